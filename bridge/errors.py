@@ -1,0 +1,63 @@
+"""Every deliberate error, each with the exit code that the command line ends with.
+
+BridgeError (1)
+├── UsageError (2)        the request itself makes no sense
+├── Blocked (3)           the plan says no; nothing was written
+├── VerificationFailed (4)  the commit stands and does not hold what was promised
+├── Conflict (5)          somebody else changed, or holds, what we need
+└── Unreachable (6)       the source or target is not there or cannot be read
+"""
+
+from __future__ import annotations
+
+__all__ = ["Blocked", "BridgeError", "Conflict", "Unreachable", "UsageError", "VerificationFailed"]
+
+
+class BridgeError(Exception):
+    """What went wrong with which thing, and in `hint` what a person can do about it."""
+
+    exit_code = 1
+    retryable = False
+
+    def __init__(self, message: str, *, hint: str = "") -> None:
+        super().__init__(message)
+        self.message = message
+        self.hint = hint
+
+    def __str__(self) -> str:
+        return f"{self.message} ({self.hint})" if self.hint else self.message
+
+
+class UsageError(BridgeError):
+    """The request contradicts itself, or names something that does not exist."""
+
+    exit_code = 2
+
+
+class Blocked(BridgeError):
+    """The plan forbids the write; `code` is the finding's code."""
+
+    exit_code = 3
+
+    def __init__(self, message: str, *, code: str, hint: str = "") -> None:
+        super().__init__(message, hint=hint)
+        self.code = code
+
+
+class VerificationFailed(BridgeError):
+    """The commit is there, but the target does not answer as the source does."""
+
+    exit_code = 4
+
+
+class Conflict(BridgeError):
+    """Somebody else holds the lock, or changed what the plan was made for."""
+
+    exit_code = 5
+    retryable = True
+
+
+class Unreachable(BridgeError):
+    """A file, directory or server that is needed is not there or does not answer."""
+
+    exit_code = 6

@@ -1,0 +1,32 @@
+"""A locator, `format:rest`, names a source or target."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from bridge.errors import UsageError
+
+__all__ = ["FORMATS", "Locator", "parse_locator"]
+
+FORMATS = ("ducklake", "iceberg", "iceberg-catalog", "delta", "parquet", "hive", "duckdb")
+
+
+@dataclass(frozen=True, slots=True)
+class Locator:
+    """A format and what the format itself understands."""
+
+    format: str
+    rest: str
+
+    def __str__(self) -> str:
+        return f"{self.format}:{self.rest}"
+
+
+def parse_locator(text: str) -> Locator:
+    """Split `format:rest`; UsageError names the formats when there is none."""
+    format_, colon, rest = text.partition(":")
+    if not colon or format_ not in FORMATS:
+        raise UsageError(f"{text!r} is not a locator", hint=f"write FORMAT:PATH with FORMAT one of {', '.join(FORMATS)}")
+    if not rest:
+        raise UsageError(f"{text!r} names no table or catalog", hint=f"write {format_}:PATH")
+    return Locator(format_, rest)

@@ -1,0 +1,82 @@
+"""Files travel as Arrow: one row a data file, one batch of statistics a column; never one object a file.
+
+Intervals are in commit indexes of Table.commits: a file is live at commit i when begin <= i < end; end NULL means
+still live at the newest.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Protocol
+
+import pyarrow as pa
+
+from bridge.model.findings import Finding
+from bridge.model.types import FieldId
+
+__all__ = ["DATA_FILES", "FileProblem", "Files", "StatsBatch"]
+
+DATA_FILES = pa.schema(
+    [
+        pa.field("path", pa.string(), False),
+        pa.field("format", pa.string(), False),
+        pa.field("begin", pa.int64(), False),
+        pa.field("end", pa.int64()),
+        pa.field("record_count", pa.int64(), False),
+        pa.field("size", pa.int64(), False),
+        pa.field("footer_size", pa.int64()),
+        pa.field("spec", pa.int32(), False),
+        pa.field("sequence", pa.int64()),
+        pa.field("first_row_id", pa.int64()),
+    ]
+)
+"""One row per data file and live interval; sizes in bytes; NULL is unknown."""
+
+
+@dataclass(frozen=True, slots=True)
+class StatsBatch:
+    """Statistics of one column in some files.
+
+    `table` has the columns file (row number in Files.table), size, values, nulls, nans (int64) and lower, upper in
+    the column's own Arrow type. A file with no row does not contain the column; a row of NULLs means that nothing is
+    known about it. `values` counts nulls too. `exact` says whether each file's bounds are attained by a row.
+    """
+
+    field: FieldId
+    table: pa.Table
+    exact: bool
+
+
+@dataclass(frozen=True, slots=True)
+class FileProblem:
+    """Files that cannot be registered as they are, with the live intervals that decide how much history they cost.
+
+    `last` is one past the newest commit index in which any of them is live; None when the newest state needs them.
+    """
+
+    finding: Finding
+    last: int | None
+
+
+class Files(Protocol):
+    """The files of a table over its kept commits."""
+
+    @property
+    def table(self) -> pa.Table:
+        """DATA_FILES rows, ordered by begin and stable."""
+        ...
+
+    @property
+    def problems(self) -> tuple[FileProblem, ...]:
+        """What forbids registering some of the files."""
+        ...
+
+    @property
+    def findings(self) -> tuple[Finding, ...]:
+        """What else is to be said about them."""
+        ...
+
+    def stats(self) -> Iterator[StatsBatch]:
+        """Statistics column by column, in batches of files that bound the memory."""
+        ...

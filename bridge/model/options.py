@@ -1,0 +1,33 @@
+"""What a user can ask of a run; one value for plan, migrate and verify."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Literal
+
+__all__ = ["Options", "PathMap"]
+
+
+@dataclass(frozen=True, slots=True)
+class PathMap:
+    """Replaces stored path prefixes; the longest that ends at a segment boundary wins."""
+
+    prefixes: tuple[tuple[str, str], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """Everything that shapes a run; the defaults are the command line's."""
+
+    tables: tuple[str, ...] = ()
+    exclude: tuple[str, ...] = ()
+    rename: str | None = None
+    data_path: str | None = None
+    history: Literal["full", "current"] = "full"
+    check_files: Literal["all", "none"] = "all"
+    path_map: PathMap = field(default_factory=PathMap)
+    type_map: tuple[tuple[str, str], ...] = ()
+    ownership: Literal["shared", "adopt"] = "shared"
+    verify: Literal["metadata", "rows", "none"] = "metadata"
+    accept: frozenset[str] = frozenset()
+    strict: bool = False

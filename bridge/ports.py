@@ -1,0 +1,156 @@
+"""What a format implements to be a source or a target."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from bridge.model.files import Files
+from bridge.model.findings import Finding
+from bridge.model.options import Options
+from bridge.model.table import Table, TableName
+
+__all__ = [
+    "Bookmark", "Check", "CommitResult", "ProgressSink", "Silent", "Source", "SourceTable", "Target", "TargetTable", "TableWrite",
+    "Written",
+]
+
+
+class ProgressSink(Protocol):
+    """Where long work tells how far it is; `total` None is unknown."""
+
+    def step(self, what: str, done: int = 0, total: int | None = None) -> None: ...
+
+
+class Silent:
+    """A progress sink that says nothing."""
+
+    def step(self, what: str, done: int = 0, total: int | None = None) -> None:
+        """Ignore it."""
+
+
+class SourceTable(Protocol):
+    """One table, opened: its definition and history, and on request its files."""
+
+    @property
+    def table(self) -> Table: ...
+
+    def files(self, progress: ProgressSink) -> Files:
+        """Read the file metadata of every commit of the table."""
+        ...
+
+
+class Source(Protocol):
+    """A place that tables are read from."""
+
+    def tables(self) -> Sequence[TableName]:
+        """The names of its tables, sorted."""
+        ...
+
+    def open(self, name: TableName) -> SourceTable:
+        """Blocked or Unreachable when the table cannot be read."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Bookmark:
+    """What a target remembers of a table that we wrote: where it came from and up to which state.
+
+    `commit` is the source's commit id ("" for a table without one), `definition` a digest of what can change without
+    a commit; `changed_by` names the first foreign change since, "" when there is none.
+    """
+
+    source: Mapping[str, str]
+    commit: str
+    definition: str
+    plan: str
+    ownership: str
+    changed_by: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class TargetTable:
+    """A table as the target holds it; bookmark None: not ours."""
+
+    name: TableName
+    bookmark: Bookmark | None
+
+
+@dataclass(frozen=True, slots=True)
+class TableWrite:
+    """Everything a target needs to write one table.
+
+    `first` is the first commit index to carry: everything live there is loaded as it stands. `base` is the commit
+    index that the target already holds (first == base then), None for a new table.
+    """
+
+    name: TableName
+    source: Mapping[str, str]
+    table: Table
+    files: Files
+    first: int
+    base: int | None
+    definition: str
+    plan: str
+    ownership: str
+
+
+@dataclass(frozen=True, slots=True)
+class Written:
+    """One written table: target name, snapshots added, data files registered, and the target's newest commit."""
+
+    name: TableName
+    snapshots: int
+    files: int
+    first_commit: str
+    last_commit: str
+
+
+@dataclass(frozen=True, slots=True)
+class CommitResult:
+    """What one commit wrote."""
+
+    tables: tuple[Written, ...]
+    findings: tuple[Finding, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """One verified statement; `fault` is empty when it holds."""
+
+    what: str
+    fault: str = ""
+    details: Mapping[str, str] = field(default_factory=dict)
+
+
+class Target(Protocol):
+    """A place that tables are written to."""
+
+    def lookup(self, names: Sequence[TableName]) -> Mapping[TableName, TargetTable]:
+        """The tables among `names` that exist, whatever their case."""
+        ...
+
+    def rename(self, source: TableName) -> TableName:
+        """The name a source table gets by default."""
+        ...
+
+    def review(self, table: Table, options: Options) -> Sequence[Finding]:
+        """What the target has to say about the definition and history of a table."""
+        ...
+
+    def overlaps(self, location: str) -> Finding | None:
+        """The finding when the target's own data and a source location lie in one another."""
+        ...
+
+    def commit(self, writes: Sequence[TableWrite], progress: ProgressSink) -> CommitResult:
+        """All tables in one transaction, or nothing."""
+        ...
+
+    def verify(self, result: CommitResult, writes: Sequence[TableWrite], read_files: bool) -> Sequence[Check]:
+        """Ask the target's own engine, in a process of its own, whether it answers what was promised."""
+        ...
+
+    def closing_words(self, result: CommitResult, writes: Sequence[TableWrite]) -> Sequence[str]:
+        """What a person needs next: how to open it, what is guarded, how to catch up and undo."""
+        ...

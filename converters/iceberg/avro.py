@@ -1,0 +1,63 @@
+"""Avro files as frames: polars where it can, fastavro for what it refuses (files without blocks, zstandard)."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Mapping
+from typing import Any
+
+import fastavro
+import polars as pl
+
+__all__ = ["file_metadata", "read_frame", "read_records"]
+
+_DAMAGED = (ValueError, EOFError, KeyError, IndexError, TypeError, fastavro.schema.UnknownType)
+
+
+def read_frame(content: bytes, schema: Mapping[str, Any], unnest: str | None = None) -> pl.DataFrame:
+    """The records of an Avro file with exactly the columns of `schema`: absent ones are NULL, others are left out.
+
+    The fields of the record `unnest` count as columns. ValueError when the content is not Avro.
+    """
+    if content[:4] != b"Obj\x01":
+        raise ValueError("not an Avro file")
+    try:
+        frame = pl.read_avro(io.BytesIO(content))
+        if unnest is not None:
+            if unnest not in frame.columns:
+                raise ValueError(f"it has no field {unnest!r}")
+            frame = frame.unnest(unnest)
+        return frame.select(
+            [
+                pl.col(name).cast(type_) if name in frame.columns else pl.lit(None, dtype=type_).alias(name)
+                for name, type_ in schema.items()
+            ]
+        )
+    except (pl.exceptions.PolarsError, pl.exceptions.PanicException):  # see the module's first line
+        records = read_records(content)
+    if unnest is not None:
+        if any(not isinstance(record.get(unnest), dict) for record in records):
+            raise ValueError(f"it has no field {unnest!r}")
+        records = [{**record, **record[unnest]} for record in records]
+    try:
+        return pl.DataFrame(
+            {name: [record.get(name) for record in records] for name in schema}, schema=schema, strict=False
+        )
+    except (pl.exceptions.PolarsError, TypeError) as error:
+        raise ValueError(f"fields of unexpected types: {error}") from error
+
+
+def read_records(content: bytes) -> list[dict[str, Any]]:
+    """The records one by one; for small files and rare fields."""
+    try:
+        return [record for record in fastavro.reader(io.BytesIO(content)) if isinstance(record, dict)]
+    except _DAMAGED as error:
+        raise ValueError(f"damaged: {error}") from error
+
+
+def file_metadata(content: bytes) -> dict[str, str]:
+    """The key-value pairs of an Avro file's header."""
+    try:
+        return dict(fastavro.reader(io.BytesIO(content)).metadata)
+    except _DAMAGED as error:
+        raise ValueError(f"damaged: {error}") from error

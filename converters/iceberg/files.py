@@ -1,0 +1,378 @@
+"""The files of an Iceberg table over its history: when each is live, what its columns hold, what forbids it."""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+import weakref
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+
+import numpy as np
+import polars as pl
+import pyarrow as pa
+
+from bridge.errors import Blocked, BridgeError
+from bridge.model.files import DATA_FILES, FileProblem, StatsBatch
+from bridge.model.findings import Code, Finding
+from bridge.model.paths import is_absolute
+from bridge.model.table import Table
+from bridge.model.types import ColumnType, FieldId, Leaf
+from bridge.ports import ProgressSink
+from converters.iceberg import inspection
+from converters.iceberg.manifests import STATS_MAPS, Listing, entries, islands, list_manifests
+from converters.iceberg.metadata import IcebergTable
+from converters.iceberg.stats import decode, has_exact_bounds, leaf_types
+
+__all__ = ["IcebergFiles", "read_files"]
+
+_CHUNK = 20_000
+_SCHEMES = frozenset({"", "s3", "gs", "gcs", "http", "https"})
+_SHOWN = 5
+_CORE = (
+    "entry", "manifest", "position", "content", "path", "format", "record_count", "size", "spec", "sequence",
+    "first_row_id", "encrypted", "referenced_data_file",
+)
+
+
+class IcebergFiles:
+    """DATA_FILES rows, problems and findings; statistics are spooled to disk in batches."""
+
+    def __init__(
+        self,
+        table: pa.Table,
+        rows: pl.DataFrame,
+        problems: Sequence[FileProblem],
+        findings: Sequence[Finding],
+        spool: _Spool,
+        absent_until: Mapping[FieldId, int],
+        remeasured: Mapping[int, inspection.Remeasured],
+    ) -> None:
+        self.table = table
+        self.problems = tuple(problems)
+        self.findings = tuple(findings)
+        self._rows = rows
+        self._spool = spool
+        self._absent_until = absent_until
+        self._remeasured = remeasured
+
+    def stats(self) -> Iterator[StatsBatch]:
+        """Column by column, chunk by chunk. A column that a manifest does not list may still be in the file: it gets
+        a row of NULLs, unless the column did not exist yet when the file was added."""
+        for low, high, parts in self._spool.chunks():
+            rows = self._rows.filter(pl.col("entry").is_between(low, high - 1)).sort("file")
+            corrected = rows.filter(pl.col("file").is_in(list(self._remeasured)))
+            plain = rows.filter(~pl.col("file").is_in(list(self._remeasured)))
+            for field, type_ in self._spool.types.items():
+                listed = parts(field)
+                mine = plain.filter(pl.col("begin") >= self._absent_until.get(field, 0))
+                if listed is not None:
+                    mine = pl.concat([mine, plain.join(listed.select("entry"), on="entry", how="semi")]).unique("file")
+                    joined = mine.select("file", "entry").join(listed, on="entry", how="left").sort("file").drop("entry")
+                    yield StatsBatch(field, joined.to_arrow(), has_exact_bounds(type_))
+                elif len(mine):
+                    yield StatsBatch(field, inspection.nothing_known(mine["file"].sort().to_list()), exact=False)
+                if len(corrected):
+                    yield from inspection.corrected_stats(field, corrected["file"].to_list(), self._remeasured)
+
+
+class _Spool:
+    """Decoded statistics on disk, one file a chunk and column, so that memory is bounded by a chunk."""
+
+    def __init__(self, types: Mapping[FieldId, ColumnType]) -> None:
+        self.types = types
+        self._directory = Path(tempfile.mkdtemp(prefix="ducklake-bridge-"))
+        self._bounds: list[tuple[int, int]] = []
+        self._clean = weakref.finalize(self, shutil.rmtree, self._directory, True)
+
+    def add(self, frame: pl.DataFrame) -> None:
+        number = len(self._bounds)
+        entry = frame["entry"]
+        self._bounds.append((int(entry[0]), int(entry[-1]) + 1))
+        for field, table in decode(frame, self.types):
+            with pa.OSFile(str(self._name(number, field)), "wb") as sink, pa.ipc.new_file(sink, table.schema) as writer:
+                writer.write_table(table)
+
+    def _name(self, number: int, field: FieldId) -> Path:
+        return self._directory / f"{number}-{field}.arrow"
+
+    def chunks(self) -> Iterator[tuple[int, int, Reader]]:
+        for number, (low, high) in enumerate(self._bounds):
+            yield low, high, Reader(self, number)
+
+    def read(self, number: int, field: FieldId) -> pl.DataFrame | None:
+        path = self._name(number, field)
+        if not path.exists():
+            return None
+        with pa.OSFile(str(path), "rb") as source:
+            frame = pl.from_arrow(pa.ipc.open_file(source).read_all())
+        assert isinstance(frame, pl.DataFrame)
+        return frame
+
+
+class Reader:
+    """The columns of one chunk."""
+
+    def __init__(self, spool: _Spool, number: int) -> None:
+        self._spool = spool
+        self._number = number
+
+    def __call__(self, field: FieldId) -> pl.DataFrame | None:
+        return self._spool.read(self._number, field)
+
+
+def read_files(source: IcebergTable, check: bool, progress: ProgressSink) -> IcebergFiles:
+    """Read every manifest of the table's history once, then look at the files unless `check` is off."""
+    table = source.table
+    listing = list_manifests(source)
+    commits = len(table.commits)
+    problems: list[FileProblem] = []
+    if listing.first:
+        problems.append(
+            FileProblem(Finding(Code.MANIFEST_UNREADABLE, str(table.name), listing.reason), listing.first)
+        )
+    schemas = [table.schemas[id_] for id_ in sorted(table.schemas)]
+    if table.schema in schemas:
+        schemas.remove(table.schema)
+    spool = _Spool(leaf_types([*schemas, table.schema]))
+    core, damaged = _read(listing, source, spool, progress)
+    problems += _damage(damaged, listing, table, commits)
+    files, deletes = _live(core, listing, commits)
+    problems += _deletes(deletes, table)
+    problems += _twice(core, listing, table, commits)
+    problems += _formats(files, table)
+    _refuse_unmapped(files, table)
+    files = (
+        files.filter(pl.col("end").is_null() | (pl.col("end") > listing.first))
+        .sort("begin", "sequence", "manifest", "position", nulls_last=False)
+        .with_row_index("file")
+        .with_columns(pl.col("file").cast(pl.Int64))
+    )
+    problems += _rows_add_up(files, listing, table, damaged)
+    findings: list[Finding] = []
+    remeasured: dict[int, inspection.Remeasured] = {}
+    if check:
+        progress.step(f"{table.name}: looking at {len(files)} data files")
+        seen = inspection.inspect(files, _suspects(spool, files, table), source, listing, progress)
+        problems += seen.problems
+        findings += seen.findings
+        remeasured = seen.remeasured
+        files = files.with_columns(
+            pl.col("file").replace_strict(seen.footer_sizes, default=None, return_dtype=pl.Int64).alias("footer_size"),
+            pl.coalesce(
+                pl.col("file").replace_strict(
+                    {file: each.size for file, each in remeasured.items()}, default=None, return_dtype=pl.Int64
+                ),
+                "size",
+            ).alias("size"),
+        )
+    else:
+        findings.append(
+            Finding(Code.FILES_UNCHECKED, str(table.name), f"{len(files)} data files are taken as the manifests say")
+        )
+        files = files.with_columns(pl.lit(None, dtype=pl.Int64).alias("footer_size"))
+    arrow = files.select(DATA_FILES.names).to_arrow().cast(DATA_FILES)
+    rows = files.select("file", "entry", "begin")
+    return IcebergFiles(arrow, rows, problems, findings, spool, _absent_until(table), remeasured)
+
+
+def _read(
+    listing: Listing, source: IcebergTable, spool: _Spool, progress: ProgressSink
+) -> tuple[pl.DataFrame, dict[int, BridgeError]]:
+    damaged: dict[int, BridgeError] = {}
+    core: list[pl.DataFrame] = []
+    chunk: list[pl.DataFrame] = []
+    count = waiting = done = 0
+
+    def flush() -> None:
+        if chunk:
+            spool.add(pl.concat(chunk).select("entry", *STATS_MAPS))
+            chunk.clear()
+
+    for found in entries(listing, source.path_map):
+        done += 1
+        progress.step(f"{source.table.name}: reading manifests", done, len(listing.manifests))
+        if isinstance(found, tuple):
+            damaged[found[0]] = found[1]
+            continue
+        frame = found.with_columns(pl.int_range(count, count + pl.len(), dtype=pl.Int64).alias("entry"))
+        count += len(frame)
+        core.append(frame.select(*_CORE))
+        data = frame.filter(pl.col("content") == 0)
+        if len(data):
+            chunk.append(data)
+            waiting += len(data)
+        if waiting >= _CHUNK:
+            flush()
+            waiting = 0
+    flush()
+    return (pl.concat(core) if core else _no_entries()), damaged
+
+
+def _no_entries() -> pl.DataFrame:
+    return pl.DataFrame(
+        schema={
+            "entry": pl.Int64, "manifest": pl.Int64, "position": pl.Int64, "content": pl.Int32, "path": pl.String,
+            "format": pl.String, "record_count": pl.Int64, "size": pl.Int64, "spec": pl.Int32, "sequence": pl.Int64,
+            "first_row_id": pl.Int64, "encrypted": pl.Boolean, "referenced_data_file": pl.String,
+        }
+    )
+
+
+def _live(core: pl.DataFrame, listing: Listing, commits: int) -> tuple[pl.DataFrame, pl.DataFrame]:
+    """Data files and delete files with their live intervals, one row an interval."""
+    last = pl.when(pl.col("end") >= commits).then(None).otherwise(pl.col("end")).alias("end")
+    spans = core.join(listing.presence, on="manifest")
+    data = spans.filter(pl.col("content") == 0)
+    intervals = islands(data.select("path", "begin", "end"), "path")
+    facts = (
+        data.sort("entry")
+        .group_by("path", maintain_order=True)
+        .agg(
+            pl.col("first_row_id").max(),
+            pl.all().exclude("path", "first_row_id", "begin", "end").first(),
+        )
+    )
+    files = intervals.join(facts, on="path").with_columns(last)
+    return files, spans.filter(pl.col("content") != 0).with_columns(last)
+
+
+def _problem(code: Code, table: Table, what: str, rows: pl.DataFrame, hint: str = "") -> FileProblem:
+    paths = rows["path"].unique(maintain_order=True)
+    ends = rows["end"]
+    shown = tuple(paths.head(_SHOWN).to_list())
+    more = f" and {len(paths) - len(shown)} more" if len(paths) > len(shown) else ""
+    finding = Finding(
+        code, str(table.name), f"{what}: {', '.join(shown)}{more}", hint, tuple(paths.head(1000).to_list()), len(paths)
+    )
+    return FileProblem(finding, None if ends.null_count() else int(ends.max()))  # type: ignore[arg-type]  # no nulls
+
+
+def _damage(
+    damaged: Mapping[int, BridgeError], listing: Listing, table: Table, commits: int
+) -> Iterator[FileProblem]:
+    for manifest, error in damaged.items():
+        ends = listing.presence.filter(pl.col("manifest") == manifest)["end"]
+        last = int(ends.max())  # type: ignore[arg-type]  # every listed manifest is present somewhere
+        if last >= commits:
+            raise error
+        code = Code.TABLE_ENCRYPTED if getattr(error, "code", "") == "table-encrypted" else Code.MANIFEST_UNREADABLE
+        yield FileProblem(Finding(code, str(table.name), error.message), last)
+
+
+def _deletes(deletes: pl.DataFrame, table: Table) -> Iterator[FileProblem]:
+    kinds = {
+        Code.EQUALITY_DELETES: pl.col("content") == 2,
+        Code.DELETION_VECTORS: (pl.col("content") == 1) & (pl.col("format") == "puffin"),
+        Code.POSITION_DELETES: (pl.col("content") == 1) & (pl.col("format") != "puffin"),
+    }
+    for code, chosen in kinds.items():
+        rows = deletes.filter(chosen)
+        if len(rows):
+            yield _problem(code, table, f"{code.text.replace('-', ' ')} apply", rows, "compact the table at the source")
+
+
+def _twice(core: pl.DataFrame, listing: Listing, table: Table, commits: int) -> Iterator[FileProblem]:
+    spans = (
+        core.filter(pl.col("content") == 0)
+        .join(listing.presence, on="manifest")
+        .sort("path", "begin")
+        .with_columns(pl.col("end").cum_max().shift(1).over("path").alias("reached"))
+        .filter(pl.col("begin") < pl.col("reached"))
+        .with_columns(pl.when(pl.col("end") >= commits).then(None).otherwise(pl.col("end")).alias("end"))
+    )
+    if len(spans):
+        yield _problem(Code.FILE_LISTED_TWICE, table, "listed more than once in one snapshot", spans)
+
+
+def _formats(files: pl.DataFrame, table: Table) -> Iterator[FileProblem]:
+    for (format_,), rows in files.filter(pl.col("format") != "parquet").group_by("format", maintain_order=True):
+        yield _problem(Code.FILE_FORMAT, table, f"{format_} data files", rows)
+    hidden = files.filter(pl.col("encrypted"))
+    if len(hidden):
+        yield _problem(Code.TABLE_ENCRYPTED, table, "encrypted data files", hidden)
+    schemes = files.with_columns(
+        pl.col("path").str.extract(r"^([A-Za-z][A-Za-z0-9+.-]*)://", 1).str.to_lowercase().fill_null("").alias("scheme")
+    )
+    for (kind,), rows in schemes.filter(~pl.col("scheme").is_in(list(_SCHEMES))).group_by("scheme", maintain_order=True):
+        yield _problem(
+            Code.PATH_SCHEME, table, f"DuckDB does not open {kind}:// paths", rows, "map them: --map-prefix OLD=NEW"
+        )
+
+
+def _refuse_unmapped(files: pl.DataFrame, table: Table) -> None:
+    """Relative paths mean nothing on their own; the error lists the distinct beginnings."""
+    stray = [path for path in files["path"].to_list()[:100_000] if not is_absolute(path)]
+    if stray:
+        heads = sorted({path.rsplit("/", 1)[0] for path in stray})
+        raise Blocked(
+            f"{table.name}: {len(stray)} data files have relative paths, below {', '.join(heads[:_SHOWN])}",
+            code=Code.PATH_SCHEME.text,
+            hint="say where they are: --map-prefix OLD=/absolute/NEW",
+        )
+
+
+def _rows_add_up(
+    files: pl.DataFrame, listing: Listing, table: Table, damaged: Mapping[int, BridgeError]
+) -> Iterator[FileProblem]:
+    """Each commit's live rows against what its manifest list counts."""
+    commits = len(table.commits)
+    change = np.zeros(commits + 1, dtype=np.int64)
+    np.add.at(change, files["begin"].to_numpy(), files["record_count"].to_numpy())
+    np.subtract.at(change, files["end"].fill_null(commits).to_numpy(), files["record_count"].to_numpy())
+    live = np.cumsum(change)
+    if damaged:
+        return
+    for commit, rows in sorted(listing.rows.iter_rows()):
+        if rows is not None and live[commit] != rows:
+            yield FileProblem(
+                Finding(
+                    Code.ROW_COUNT,
+                    str(table.name),
+                    f"snapshot {table.commits[commit].id}: manifests hold {live[commit]} rows, its list says {rows}",
+                ),
+                None if commit == commits - 1 else commit + 1,
+            )
+
+
+def _absent_until(table: Table) -> dict[FieldId, int]:
+    """For each column the first commit at which a file could hold it: ids are given out in the order of the schemas,
+    so a file that was added under older schemas only cannot have it."""
+    newest, top = -1, -1
+    reached: list[int] = []
+    for commit in table.commits:
+        newest = max(newest, commit.schema)
+        for schema in table.schemas.values():
+            if schema.id <= newest:
+                top = max(top, *(int(id_) for id_ in leaf_types([schema])), -1)
+        reached.append(top)
+    every = leaf_types([*table.schemas.values()])
+    return {
+        id_: next((index for index, highest in enumerate(reached) if highest >= id_), len(reached)) for id_ in every
+    }
+
+
+def _suspects(spool: _Spool, files: pl.DataFrame, table: Table) -> inspection.Suspects:
+    """What the manifests leave open: NaN in float columns, and partition columns that no statistic mentions."""
+    absent_until = _absent_until(table)
+    sources = inspection.identity_sources(table)
+    floats = [field for field, type_ in spool.types.items() if type_ in (Leaf.FLOAT32, Leaf.FLOAT64)]
+    keys = {field for fields in sources.values() for _, each in fields for field in [each.source]}
+    schema = {"file": pl.Int64, "field": pl.Int64}
+    nan, unlisted = [pl.DataFrame(schema=schema)], [pl.DataFrame(schema=schema)]
+    for low, high, parts in spool.chunks():
+        here = files.filter(pl.col("entry").is_between(low, high - 1) & (pl.col("record_count") > 0))
+        for field in {*floats, *keys}:
+            listed = parts(field)
+            if listed is None:
+                listed = pl.DataFrame(schema={"entry": pl.Int64, "nans": pl.Int64})
+            pair = pl.col("file"), pl.lit(int(field), dtype=pl.Int64).alias("field")
+            if field in floats:
+                clear = listed.filter(pl.col("nans") == 0)
+                rows = here.join(clear, on="entry", how="anti").filter(pl.col("begin") >= absent_until.get(field, 0))
+                nan.append(rows.select(*pair))
+            if field in keys:
+                specs = [spec for spec, fields in sources.items() if any(each.source == field for _, each in fields)]
+                rows = here.join(listed, on="entry", how="anti").filter(pl.col("spec").is_in(specs))
+                unlisted.append(rows.select(*pair))
+    return inspection.Suspects(pl.concat(nan), pl.concat(unlisted))

@@ -1,0 +1,263 @@
+"""What the data files themselves say, where the manifests cannot be trusted alone.
+
+Existence and size of every file; the footer of the first file of each manifest, of every file that a doubt falls on
+(another size, a float column that may hide NaN, a partition column that may be missing), and of all files of a
+manifest in which one file was a surprise.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+
+import polars as pl
+import pyarrow as pa
+
+from bridge.errors import BridgeError
+from bridge.model.files import FileProblem, StatsBatch
+from bridge.model.findings import Code, Finding
+from bridge.model.layout import PartitionField, Simple
+from bridge.model.schema import Schema, walk
+from bridge.model.table import Table
+from bridge.model.types import Default, Field, FieldId
+from bridge.ports import ProgressSink
+from converters import storage
+from converters.iceberg.manifests import Listing, partitions
+from converters.iceberg.metadata import IcebergTable
+from converters.parquet.footer import Footer, read_footers
+from converters.parquet.nan import hidden_nan
+from converters.parquet.types import misread
+
+__all__ = ["Inspection", "Remeasured", "Suspects", "corrected_stats", "identity_sources", "inspect", "nothing_known"]
+
+_WINDOW = 2_000
+_SHOWN = 5
+_COUNTS = ("size", "values", "nulls", "nans")
+
+
+@dataclass(frozen=True, slots=True)
+class Remeasured:
+    """A file whose manifest misstates its size: the real size in bytes, and (size, values, nulls) of each column."""
+
+    size: int
+    columns: Mapping[int, tuple[int, int, int | None]]
+
+
+@dataclass(frozen=True, slots=True)
+class Suspects:
+    """(file, field) pairs that the manifests leave open: float columns that may hold NaN, partition columns that may
+    not be in the file."""
+
+    nan: pl.DataFrame
+    unlisted: pl.DataFrame
+
+
+@dataclass(slots=True)
+class Inspection:
+    """What was found; footer_sizes holds the footer length of each opened file."""
+
+    problems: list[FileProblem] = field(default_factory=list)
+    findings: list[Finding] = field(default_factory=list)
+    footer_sizes: dict[int, int] = field(default_factory=dict)
+    remeasured: dict[int, Remeasured] = field(default_factory=dict)
+
+
+class _Faults:
+    """Files by what is wrong with them."""
+
+    def __init__(self) -> None:
+        self.by_reason: dict[tuple[Code, str], list[int]] = defaultdict(list)
+
+    def add(self, code: Code, what: str, file: int) -> None:
+        self.by_reason[code, what].append(file)
+
+
+def identity_sources(table: Table) -> dict[int, list[tuple[int, PartitionField]]]:
+    """Per spec, the identity fields and their places in the partition record."""
+    return {
+        spec.id: [
+            (place, each) for place, each in enumerate(spec.fields) if each.transform is Simple.IDENTITY
+        ]
+        for spec in table.specs.values()
+    }
+
+
+def inspect(
+    files: pl.DataFrame, suspects: Suspects, source: IcebergTable, listing: Listing, progress: ProgressSink
+) -> Inspection:
+    """Look at the Parquet files among `files` (file, path, manifest, spec, size, record_count, end)."""
+    table, found, faults = source.table, Inspection(), _Faults()
+    files = all_files = files.filter((pl.col("format") == "parquet") & ~pl.col("encrypted"))
+    real = storage.sizes(files["path"].to_list())
+    files = files.with_columns(pl.Series("real", real, dtype=pl.Int64))
+    for file in files.filter(pl.col("real").is_null())["file"]:
+        faults.add(Code.FILE_MISSING, "not there", file)
+    files = files.filter(pl.col("real").is_not_null())
+    doubtful = pl.concat([suspects.nan.select("file"), suspects.unlisted.select("file")])["file"].unique()
+    first = files.group_by("manifest").agg(pl.col("file").min())["file"]
+    opened: set[int] = set()
+    surprised: set[int] = set()
+    wanted = files.filter(
+        pl.col("file").is_in(first.implode())
+        | pl.col("file").is_in(doubtful.implode())
+        | (pl.col("real") != pl.col("size"))
+    )
+    judge = _Judge(source, listing, suspects.nan, found, faults)
+    while len(wanted):
+        for window in wanted.iter_slices(_WINDOW):
+            footers = read_footers(window["path"].to_list())
+            for row, footer in zip(window.rows(named=True), footers, strict=True):
+                opened.add(row["file"])
+                if judge(row, footer):
+                    surprised.add(row["manifest"])
+            progress.step(f"{table.name}: reading footers", len(opened), None)
+        wanted = files.filter(pl.col("manifest").is_in(list(surprised)) & ~pl.col("file").is_in(list(opened)))
+    judge.absent_partition_columns()
+    if found.remeasured:
+        paths = files.filter(pl.col("file").is_in(list(found.remeasured)))["path"].to_list()
+        found.findings.append(
+            Finding(
+                Code.SIZE_CORRECTED,
+                str(table.name),
+                f"{len(paths)} files differ in size from their manifest and hold the same number of rows: "
+                + ", ".join(paths[:_SHOWN]),
+                files=tuple(paths[:1000]),
+                file_count=len(paths),
+            )
+        )
+    for (code, what), numbers in faults.by_reason.items():
+        found.problems.append(_problem(code, table, what, all_files, numbers))
+    return found
+
+
+def _problem(code: Code, table: Table, what: str, files: pl.DataFrame, numbers: Sequence[int]) -> FileProblem:
+    rows = files.filter(pl.col("file").is_in(list(numbers)))
+    paths = rows["path"].to_list()
+    more = f" and {len(paths) - _SHOWN} more" if len(paths) > _SHOWN else ""
+    finding = Finding(
+        code,
+        str(table.name),
+        f"{len(paths)} data files, {what}: {', '.join(paths[:_SHOWN])}{more}",
+        _HINTS.get(code, ""),
+        tuple(paths[:1000]),
+        len(paths),
+    )
+    return FileProblem(finding, None if rows["end"].null_count() else int(rows["end"].max()))  # type: ignore[arg-type]  # no nulls
+
+
+_HINTS = {
+    Code.FILE_MISSING: "restore the files; a moved table needs --map-prefix OLD=NEW",
+    Code.FILE_SIZE: "the file was replaced: restore the one that the table was committed with",
+}
+
+
+class _Judge:
+    """Compares one footer with what the table says; remembers what has to be asked of the manifests later."""
+
+    def __init__(
+        self, source: IcebergTable, listing: Listing, nan: pl.DataFrame, found: Inspection, faults: _Faults
+    ) -> None:
+        self._source = source
+        self._listing = listing
+        self._found = found
+        self._faults = faults
+        self._identity = identity_sources(source.table)
+        self._schema = _every_column(source.table)
+        self._defaults = {each.field.id: each.field.initial_default for each in walk(self._schema.fields)}
+        self._names = {each.field.id: ".".join(each.path) for each in walk(self._schema.fields)}
+        self._nan: dict[int, list[int]] = defaultdict(list)
+        for file, id_ in nan.iter_rows():
+            self._nan[file].append(id_)
+        self._absent: dict[int, list[tuple[int, str, int, PartitionField]]] = defaultdict(list)
+
+    def __call__(self, row: Mapping[str, object], footer: Footer | BridgeError) -> bool:
+        """True when the file is a surprise."""
+        file = int(row["file"])  # type: ignore[call-overload]  # a column of integers
+        before = self._count()
+        if isinstance(footer, BridgeError):
+            self._faults.add(Code.FILE_UNREADABLE, "damaged or not Parquet", file)
+            return True
+        self._found.footer_sizes[file] = footer.footer_size
+        self._content(file, row, footer)
+        return self._count() > before
+
+    def _count(self) -> int:
+        return sum(map(len, self._faults.by_reason.values())) + sum(map(len, self._absent.values()))
+
+    def _content(self, file: int, row: Mapping[str, object], footer: Footer) -> None:
+        add = self._faults.add
+        if footer.encrypted:
+            add(Code.TABLE_ENCRYPTED, "encrypted", file)
+            return
+        if footer.record_count != row["record_count"]:
+            add(Code.FILE_SIZE, "with another number of rows than the manifest says", file)
+            return
+        if footer.size != row["size"]:
+            self._found.remeasured[file] = Remeasured(
+                footer.size,
+                {each.id: (each.size, each.values, each.nulls) for each in footer.columns if each.id is not None},
+            )
+        if not footer.has_ids:
+            add(Code.NO_FIELD_IDS, "without field ids", file)
+            return
+        for line in misread(footer, self._schema):
+            add(Code.PHYSICAL_TYPE, line, file)
+        for name in hidden_nan(footer, frozenset(self._nan.get(file, ()))):
+            add(Code.NAN_OUTSIDE_BOUNDS, f"column {name} holds NaN outside the bounds of its footer", file)
+        spec = int(row["spec"])  # type: ignore[call-overload]  # a column of integers
+        for place, each in self._identity.get(spec, ()):
+            if each.source not in footer.all_ids and row["record_count"]:
+                manifest = int(row["manifest"])  # type: ignore[call-overload]  # a column of integers
+                self._absent[manifest].append((file, str(row["path"]), place, each))
+
+    def absent_partition_columns(self) -> None:
+        """A column that only the partition value knows reads as its initial default: a fault where these differ."""
+        paths = dict(self._listing.manifests.select("manifest", "path").iter_rows())
+        for manifest, cases in self._absent.items():
+            stored = partitions(paths[manifest], self._source.path_map, [path for _, path, _, _ in cases])
+            for file, path, place, each in cases:
+                value = list(stored[path].values())[place]
+                if not _same(value, self._defaults.get(each.source)):
+                    name = self._names.get(each.source, each.name)
+                    self._faults.add(
+                        Code.PARTITION_COLUMN_ABSENT, f"partition column {name} is not in the file", file
+                    )
+
+
+def _same(value: object, default: Default | None) -> bool:
+    if value is None or default is None:
+        return value is None and default is None
+    if isinstance(value, bool):
+        return default == str(value).lower()
+    return isinstance(value, int | str) and default == str(value)
+
+
+def _every_column(table: Table) -> Schema:
+    """The current columns, and those of older schemas that are gone since."""
+    fields: dict[FieldId, Field] = {each.id: each for each in table.schema.fields}
+    for id_ in sorted({commit.schema for commit in table.commits}, reverse=True):
+        for each in table.schemas[id_].fields:
+            fields.setdefault(each.id, each)
+    return Schema(table.schema.id, tuple(fields.values()))
+
+
+def nothing_known(files: Sequence[int]) -> pa.Table:
+    """Statistics rows that state nothing."""
+    columns = {"file": pa.array(files, pa.int64())}
+    columns |= {name: pa.nulls(len(files), pa.int64()) for name in _COUNTS}
+    return pa.table({**columns, "lower": pa.nulls(len(files), pa.string()), "upper": pa.nulls(len(files), pa.string())})
+
+
+def corrected_stats(
+    column: FieldId, files: Sequence[int], remeasured: Mapping[int, Remeasured]
+) -> Iterator[StatsBatch]:
+    """The counts that the footers of remeasured files give; their bounds are left out."""
+    rows = [(file, *remeasured[file].columns[column]) for file in files if column in remeasured[file].columns]
+    if not rows:
+        return
+    table = nothing_known([row[0] for row in rows])
+    for place, name in enumerate(("size", "values", "nulls"), 1):
+        values = pa.array([row[place] for row in rows], pa.int64())
+        table = table.set_column(table.schema.get_field_index(name), name, values)
+    yield StatsBatch(column, table, exact=False)

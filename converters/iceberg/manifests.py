@@ -1,0 +1,263 @@
+"""Manifest lists and manifests as frames: each is read once, whatever number of snapshots share it.
+
+A file is live at a commit when a manifest of that commit lists it as existing or added. So presence is computed per
+manifest, as intervals of commit indexes, and joined to the entries; no snapshot's file set is ever built on its own
+(Iceberg specification, "Manifests", "Manifest Lists", "First Row ID Inheritance").
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import polars as pl
+
+from bridge.errors import Blocked, BridgeError
+from bridge.model.findings import Code
+from bridge.model.options import PathMap
+from bridge.model.paths import apply_map
+from converters import storage
+from converters.iceberg.avro import file_metadata, read_frame, read_records
+from converters.iceberg.metadata import IcebergTable, Snapshot
+
+__all__ = ["DELETED", "STATS_MAPS", "Listing", "entries", "islands", "list_manifests", "partitions", "resolve"]
+
+DELETED = 2
+_COUNTS = pl.List(pl.Struct({"key": pl.Int32, "value": pl.Int64}))
+_BYTES = pl.List(pl.Struct({"key": pl.Int32, "value": pl.Binary}))
+
+STATS_MAPS = {
+    "column_sizes": _COUNTS,
+    "value_counts": _COUNTS,
+    "null_value_counts": _COUNTS,
+    "nan_value_counts": _COUNTS,
+    "lower_bounds": _BYTES,
+    "upper_bounds": _BYTES,
+}
+_ENTRY = {
+    "status": pl.Int32,
+    "sequence_number": pl.Int64,
+    "content": pl.Int32,
+    "file_path": pl.String,
+    "file_format": pl.String,
+    "record_count": pl.Int64,
+    "file_size_in_bytes": pl.Int64,
+    "key_metadata": pl.Binary,
+    "equality_ids": pl.List(pl.Int64),
+    "first_row_id": pl.Int64,
+    "referenced_data_file": pl.String,
+    **STATS_MAPS,
+}
+_LIST = {
+    "manifest_path": pl.String,
+    "partition_spec_id": pl.Int32,
+    "content": pl.Int32,
+    "sequence_number": pl.Int64,
+    "added_files_count": pl.Int32,
+    "added_data_files_count": pl.Int32,
+    "existing_files_count": pl.Int32,
+    "existing_data_files_count": pl.Int32,
+    "added_rows_count": pl.Int64,
+    "existing_rows_count": pl.Int64,
+    "key_metadata": pl.Binary,
+    "first_row_id": pl.Int64,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Listing:
+    """Which manifests each commit lists.
+
+    `manifests`: one row a manifest (manifest, path, spec, content, sequence, first_row_id, encrypted).
+    `presence`: (manifest, begin, end) half-open intervals of commit indexes.
+    `rows`: (commit, rows), live rows by the manifest lists' own counts, NULL where they give none.
+    `first`: commits before this index could not be listed; `reason` says why.
+    """
+
+    manifests: pl.DataFrame
+    presence: pl.DataFrame
+    rows: pl.DataFrame
+    first: int
+    reason: str
+
+
+def resolve(column: str, path_map: PathMap) -> pl.Expr:
+    """Stored paths in normal form, with mapped prefixes replaced (as model.paths.apply_map, over a column)."""
+    path = pl.col(column).str.replace(r"^(?i:file):(//(localhost)?)?/+", "/").str.replace(r"^(?i:s3[an]?)://", "s3://")
+    mapped = path
+    for old, new in sorted(path_map.prefixes, key=lambda pair: len(pair[0])):
+        inside = path.str.starts_with(old + "/")
+        mapped = pl.when(inside).then(pl.lit(new) + path.str.slice(len(old))).otherwise(mapped)
+    return mapped.alias(column)
+
+
+def list_manifests(source: IcebergTable) -> Listing:
+    """Every commit's manifests. A list that is gone or damaged ends the history there; in the newest commit it is
+    an error."""
+    frames: list[pl.DataFrame] = []
+    first, reason = 0, ""
+    listed = storage.parallel(lambda snapshot: _listed(snapshot, source.path_map), source.snapshots)
+    for index in range(len(listed) - 1, -1, -1):
+        one = listed[index]
+        if isinstance(one, BridgeError):
+            if index == len(listed) - 1:
+                raise one
+            first, reason = index + 1, one.message
+            break
+        frames.append(one.with_columns(pl.lit(index, dtype=pl.Int64).alias("commit")))
+    every = pl.concat(frames) if frames else _empty()
+    every = every.with_columns(pl.col("manifest_path").rank("dense").cast(pl.Int64).sub(1).alias("manifest"))
+    manifests = (
+        every.sort("commit")
+        .unique("manifest", keep="first", maintain_order=True)
+        .select(
+            "manifest",
+            pl.col("manifest_path").alias("path"),
+            pl.col("partition_spec_id").alias("spec"),
+            pl.col("content").fill_null(0),
+            pl.col("sequence_number").fill_null(0).alias("sequence"),
+            "first_row_id",
+            pl.col("key_metadata").is_not_null().alias("encrypted"),
+        )
+    )
+    presence = islands(every.select("manifest", pl.col("commit").alias("begin"), (pl.col("commit") + 1).alias("end")), "manifest")
+    data = every.filter(pl.col("content").fill_null(0) == 0)
+    rows = data.group_by("commit").agg(
+        pl.when((pl.col("added_rows_count").is_null() | pl.col("existing_rows_count").is_null()).any())
+        .then(None)
+        .otherwise((pl.col("added_rows_count") + pl.col("existing_rows_count")).sum())
+        .alias("rows")
+    )
+    return Listing(manifests, presence, rows, first, reason)
+
+
+def _empty() -> pl.DataFrame:
+    return pl.DataFrame(schema={**_LIST, "commit": pl.Int64})
+
+
+def _listed(snapshot: Snapshot, path_map: PathMap) -> pl.DataFrame | BridgeError:
+    try:
+        if snapshot.manifest_list is None:
+            return _inline(snapshot)
+        content = storage.read(snapshot.manifest_list, "manifest list")
+        try:
+            frame = read_frame(content, _LIST)
+        except ValueError as error:
+            raise _unreadable("manifest list", snapshot.manifest_list, error) from error
+        if frame["manifest_path"].null_count():
+            raise _unreadable("manifest list", snapshot.manifest_list, ValueError("it has no manifest_path"))
+        return frame.with_columns(resolve("manifest_path", path_map))
+    except BridgeError as error:
+        return error
+
+
+def _inline(snapshot: Snapshot) -> pl.DataFrame:
+    """Version 1 may list the manifests in the metadata file; what a list would say is in each manifest's header."""
+    specs = []
+    for path in snapshot.manifests:
+        try:
+            header = file_metadata(storage.read(path, "manifest"))
+        except ValueError as error:
+            raise _unreadable("manifest", path, error) from error
+        specs.append(int(header.get("partition-spec-id", 0)))
+    rows = {"manifest_path": list(snapshot.manifests), "partition_spec_id": specs}
+    return pl.DataFrame({name: rows.get(name, [None] * len(specs)) for name in _LIST}, schema=_LIST)
+
+
+def _unreadable(what: str, path: str, error: Exception) -> Blocked:
+    return Blocked(
+        f"{what} {path} is {error}" if str(error).startswith(("not", "damaged")) else f"{what} {path}: {error}",
+        code=Code.MANIFEST_UNREADABLE.text,
+        hint="restore the file, or give an older metadata file of the table",
+    )
+
+
+def islands(frame: pl.DataFrame, *keys: str) -> pl.DataFrame:
+    """(keys, begin, end) intervals joined where they touch or overlap; end NULL is open."""
+    far = 1 << 62
+    return (
+        frame.with_columns(pl.col("end").fill_null(far))
+        .sort(*keys, "begin")
+        .with_columns(pl.col("end").cum_max().shift(1).over(keys).alias("reached"))
+        .with_columns((pl.col("reached").is_null() | (pl.col("begin") > pl.col("reached"))).alias("starts"))
+        .with_columns(pl.col("starts").cum_sum().alias("island"))
+        .group_by(*keys, "island", maintain_order=True)
+        .agg(pl.col("begin").min(), pl.col("end").max())
+        .select(*keys, "begin", pl.when(pl.col("end") >= far).then(None).otherwise(pl.col("end")).alias("end"))
+    )
+
+
+def entries(listing: Listing, path_map: PathMap) -> Iterator[pl.DataFrame | tuple[int, BridgeError]]:
+    """The live entries of every manifest, in the order of the listing, with inherited sequence numbers and row ids.
+
+    Columns: manifest, position (in the manifest), content, path, format, record_count, size, spec, sequence,
+    first_row_id, encrypted, equality_ids, referenced_data_file and the maps of STATS_MAPS. A manifest that cannot be
+    read gives (manifest, error) instead.
+    """
+    rows = listing.manifests.rows(named=True)
+    ahead = 64
+    for start in range(0, len(rows), ahead):
+        window = rows[start : start + ahead]
+
+        def fetch(row: dict[str, object]) -> bytes | BridgeError:
+            try:
+                if row["encrypted"]:
+                    raise Blocked(f"manifest {row['path']} is encrypted", code=Code.TABLE_ENCRYPTED.text)
+                return storage.read(str(row["path"]), "manifest")
+            except BridgeError as error:
+                return error
+
+        for row, content in zip(window, storage.parallel(fetch, window), strict=True):
+            if isinstance(content, BridgeError):
+                yield int(row["manifest"]), content
+                continue
+            try:
+                yield _entries(content, row, path_map)
+            except ValueError as error:
+                yield int(row["manifest"]), _unreadable("manifest", str(row["path"]), error)
+
+
+def _entries(content: bytes, manifest: dict[str, object], path_map: PathMap) -> pl.DataFrame:
+    frame = read_frame(content, _ENTRY, unnest="data_file").with_row_index("position")
+    if frame["file_path"].null_count() or frame["record_count"].null_count():
+        raise ValueError("it holds entries without a path or record count")
+    if frame["status"].null_count() or not frame["status"].is_in([0, 1, 2]).all():
+        raise ValueError("it holds entries with an unknown status")
+    start = manifest["first_row_id"]
+    if start is not None and manifest["content"] == 0:
+        waiting = pl.col("first_row_id").is_null()
+        counted = pl.when(waiting).then(pl.col("record_count")).otherwise(0)
+        inherited = pl.lit(start, dtype=pl.Int64) + counted.cum_sum() - counted
+        frame = frame.with_columns(pl.when(waiting).then(inherited).otherwise(pl.col("first_row_id")).alias("first_row_id"))
+    return frame.filter(pl.col("status") != DELETED).select(
+        pl.lit(manifest["manifest"], dtype=pl.Int64).alias("manifest"),
+        pl.col("position").cast(pl.Int64),
+        pl.col("content").fill_null(0),
+        resolve("file_path", path_map).alias("path"),
+        pl.col("file_format").str.to_lowercase().alias("format"),
+        "record_count",
+        pl.col("file_size_in_bytes").alias("size"),
+        pl.lit(manifest["spec"], dtype=pl.Int32).alias("spec"),
+        pl.col("sequence_number").fill_null(pl.lit(manifest["sequence"], dtype=pl.Int64)).alias("sequence"),
+        "first_row_id",
+        pl.col("key_metadata").is_not_null().alias("encrypted"),
+        "equality_ids",
+        "referenced_data_file",
+        *STATS_MAPS,
+    )
+
+
+def partitions(path: str, path_map: PathMap, wanted: Sequence[str]) -> dict[str, dict[str, object]]:
+    """The partition values of some files of a manifest, by resolved path and the manifest's own field names."""
+    try:
+        records = read_records(storage.read(path, "manifest"))
+    except ValueError as error:
+        raise _unreadable("manifest", path, error) from error
+    chosen = set(wanted)
+    found: dict[str, dict[str, object]] = {}
+    for record in records:
+        file = apply_map(record["data_file"]["file_path"], path_map)
+        if file in chosen:
+            found[file] = record["data_file"].get("partition") or {}
+    return found
+

@@ -1,0 +1,79 @@
+"""An Iceberg table or warehouse as a source."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from bridge.errors import Unreachable
+from bridge.model.findings import Code, Finding
+from bridge.model.options import Options
+from bridge.model.table import TableName
+from bridge.ports import ProgressSink
+from converters import storage
+from converters.iceberg import locate, metadata
+from converters.iceberg.files import IcebergFiles, read_files
+from converters.iceberg.metadata import IcebergTable
+
+__all__ = ["IcebergSource", "IcebergSourceTable", "open_source"]
+
+
+class IcebergSourceTable:
+    """An opened table; its files are read on request."""
+
+    def __init__(self, source: IcebergTable, options: Options) -> None:
+        self._source = source
+        self._options = options
+        self.table = source.table
+
+    def files(self, progress: ProgressSink) -> IcebergFiles:
+        """The manifests of every commit, and what the files themselves say unless that was switched off."""
+        return read_files(self._source, self._options.check_files == "all", progress)
+
+
+class IcebergSource:
+    """One table by its directory or metadata file, or a warehouse directory full of them."""
+
+    def __init__(self, path: str, options: Options) -> None:
+        self._options = options
+        path = storage.absolute(path.rstrip("/") or "/")
+        self._paths: dict[TableName, str] = {}
+        if locate.is_metadata_file(path):
+            self._paths[TableName((), path.rsplit("/", 2)[0].rsplit("/", 1)[-1])] = path
+        elif locate.is_table(path):
+            self._paths[TableName((), path.rsplit("/", 1)[-1])] = path
+        else:
+            for levels in locate.tables_below(path):
+                self._paths[TableName(levels[:-1], levels[-1])] = "/".join((path, *levels))
+            if not self._paths:
+                raise Unreachable(
+                    f"{path} holds no Iceberg table",
+                    hint="give a table's directory (it has a folder metadata), its .metadata.json file or a warehouse",
+                )
+
+    def tables(self) -> Sequence[TableName]:
+        """The one table, or all of the warehouse."""
+        return sorted(self._paths)
+
+    def open(self, name: TableName) -> IcebergSourceTable:
+        """Find the newest metadata and read it."""
+        path, findings = self._paths[name], ()
+        if not locate.is_metadata_file(path):
+            path, findings = locate.find_metadata(path)
+        source = metadata.load(name, path, self._options.path_map, findings)
+        return IcebergSourceTable(_asked(source, self._options), self._options)
+
+
+def _asked(source: IcebergTable, options: Options) -> IcebergTable:
+    table = source.table
+    if options.history == "full" or len(table.commits) < 2:
+        return source
+    dropped = len(table.commits) - 1
+    said = Finding(Code.HISTORY_CURRENT, str(table.name), f"{dropped} older snapshots are left behind, as asked")
+    table = replace(table, commits=table.commits[-1:], findings=(*table.findings, said))
+    return replace(source, table=table, snapshots=source.snapshots[-1:])
+
+
+def open_source(rest: str, options: Options) -> IcebergSource:
+    """The source behind `iceberg:REST`."""
+    return IcebergSource(rest, options)

@@ -1,0 +1,1 @@
+"""Facts of Parquet files that every format shares."""

@@ -1,0 +1,143 @@
+"""The one door to files, local and in object stores: pyarrow's filesystems, our errors."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, TypeVar
+
+import pyarrow as pa
+import pyarrow.fs as pafs
+
+from bridge.errors import Unreachable
+from bridge.model.paths import normalise, scheme
+
+__all__ = ["absolute", "is_directory", "is_file", "list_directory", "open_input", "parallel", "read", "sizes"]
+
+_THREADS = 16
+_LISTING_PAYS = 4
+_FILESYSTEMS: dict[str, Any] = {}
+
+Item = TypeVar("Item")
+Result = TypeVar("Result")
+
+
+def absolute(path: str) -> str:
+    """A user's path in normal form; relative ones are taken from the working directory."""
+    path = normalise(path)
+    return path if scheme(path) else os.path.abspath(os.path.expanduser(path))
+
+
+def _filesystem(uri: str) -> tuple[Any, str]:
+    kind = scheme(uri)
+    if not kind:
+        if "" not in _FILESYSTEMS:
+            _FILESYSTEMS[""] = pafs.LocalFileSystem()
+        return _FILESYSTEMS[""], uri
+    bucket = uri.split("/", 3)[2]
+    key = f"{kind}://{bucket}"
+    if key not in _FILESYSTEMS:
+        try:
+            _FILESYSTEMS[key] = pafs.FileSystem.from_uri(key)[0]
+        except (OSError, pa.ArrowException, ValueError) as error:
+            raise Unreachable(f"{uri}: cannot be opened: {_first_line(error)}") from error
+    return _FILESYSTEMS[key], uri.split("://", 1)[1]
+
+
+def _first_line(error: BaseException) -> str:
+    return (str(error).splitlines() or [type(error).__name__])[0]
+
+
+def read(uri: str, what: str) -> bytes:
+    """The whole content; Unreachable names `what` it was to be."""
+    with open_input(uri, what) as stream:
+        try:
+            return bytes(stream.read())
+        except OSError as error:
+            raise Unreachable(f"{what} {uri} cannot be read: {_first_line(error)}") from error
+
+
+def open_input(uri: str, what: str) -> Any:
+    """A random-access pyarrow file."""
+    filesystem, path = _filesystem(uri)
+    try:
+        return filesystem.open_input_file(path)
+    except FileNotFoundError as error:
+        raise Unreachable(f"{what} {uri} is not there") from error
+    except OSError as error:
+        raise Unreachable(f"{what} {uri} cannot be read: {_first_line(error)}") from error
+
+
+def _info(uri: str) -> Any:
+    filesystem, path = _filesystem(uri)
+    try:
+        return filesystem.get_file_info(path)
+    except OSError as error:
+        raise Unreachable(f"{uri} cannot be looked at: {_first_line(error)}") from error
+
+
+def is_directory(uri: str) -> bool:
+    """True for an existing directory or a non-empty prefix."""
+    return bool(_info(uri).type == pafs.FileType.Directory)
+
+
+def is_file(uri: str) -> bool:
+    """True for an existing file or object."""
+    return bool(_info(uri).type == pafs.FileType.File)
+
+
+def list_directory(uri: str) -> list[tuple[str, bool]]:
+    """Names directly below a directory and whether each is a directory; nothing when it does not exist."""
+    filesystem, path = _filesystem(uri)
+    try:
+        found = filesystem.get_file_info(pafs.FileSelector(path, allow_not_found=True))
+    except OSError as error:
+        raise Unreachable(f"{uri} cannot be listed: {_first_line(error)}") from error
+    return sorted((info.base_name, info.type == pafs.FileType.Directory) for info in found)
+
+
+def sizes(uris: Sequence[str]) -> list[int | None]:
+    """Size in bytes of each file, None for those that are not there.
+
+    Local files are asked one by one; in an object store a directory that holds several of them is listed once.
+    """
+    found: dict[str, int] = {}
+    groups: dict[tuple[str, str], list[str]] = {}
+    for uri in uris:
+        groups.setdefault((scheme(uri), uri.rsplit("/", 1)[0]), []).append(uri)
+    local = [uri for (kind, _), members in groups.items() if not kind for uri in members]
+    for uri in local:
+        try:
+            found[uri] = os.stat(uri).st_size
+        except (FileNotFoundError, NotADirectoryError):
+            continue
+        except OSError as error:
+            raise Unreachable(f"{uri} cannot be looked at: {_first_line(error)}") from error
+
+    def remote(job: tuple[str, list[str]]) -> dict[str, int]:
+        directory, members = job
+        filesystem, path = _filesystem(directory)
+        wanted: Any = [uri.split("://", 1)[1] for uri in members]
+        if len(members) >= _LISTING_PAYS:
+            wanted = pafs.FileSelector(path, allow_not_found=True)
+        try:
+            infos = filesystem.get_file_info(wanted)
+        except OSError as error:
+            raise Unreachable(f"{directory} cannot be listed: {_first_line(error)}") from error
+        head = directory.split("://", 1)[0] + "://"
+        return {head + info.path: info.size for info in infos if info.type == pafs.FileType.File}
+
+    jobs = [(directory, members) for (kind, directory), members in groups.items() if kind]
+    for part in parallel(remote, jobs):
+        found.update(part)
+    return [found.get(uri) for uri in uris]
+
+
+def parallel(work: Callable[[Item], Result], items: Iterable[Item]) -> list[Result]:
+    """The results in the order of the items; a few threads, since files wait more than they compute."""
+    items = list(items)
+    if len(items) < 2:
+        return [work(item) for item in items]
+    with ThreadPoolExecutor(_THREADS) as pool:
+        return list(pool.map(work, items))
