@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Any, Protocol
 
 from bridge.model.files import Files
 from bridge.model.findings import Finding
@@ -12,8 +12,8 @@ from bridge.model.options import Options
 from bridge.model.table import Table, TableName
 
 __all__ = [
-    "Bookmark", "Check", "CommitResult", "ProgressSink", "Silent", "Source", "SourceTable", "Target", "TargetTable", "TableWrite",
-    "Written",
+    "Bookmark", "Check", "CommitResult", "Lake", "LakeTableInfo", "ProgressSink", "ReleasedTable", "Rows", "Silent", "Source",
+    "SourceTable", "TableWrite", "Target", "TargetTable", "Written",
 ]
 
 
@@ -30,14 +30,27 @@ class Silent:
         """Ignore it."""
 
 
+class Rows(Protocol):
+    """The rows of one state of a table: an Arrow schema and record batches."""
+
+    @property
+    def schema(self) -> Any: ...
+
+    def __iter__(self) -> Iterator[Any]: ...
+
+
 class SourceTable(Protocol):
-    """One table, opened: its definition and history, and on request its files."""
+    """One table, opened: its definition and history, and on request its files and rows."""
 
     @property
     def table(self) -> Table: ...
 
     def files(self, progress: ProgressSink) -> Files:
         """Read the file metadata of every commit of the table."""
+        ...
+
+    def rows(self, commit: str) -> Rows:
+        """The rows at a commit ("": now, under the current schema), read by the format's own engine."""
         ...
 
 
@@ -139,8 +152,8 @@ class Target(Protocol):
         """What the target has to say about the definition and history of a table."""
         ...
 
-    def overlaps(self, location: str) -> Finding | None:
-        """The finding when the target's own data and a source location lie in one another."""
+    def overlaps(self, location: str, files: Files) -> Finding | None:
+        """The finding when the target's own data and the source's location or files lie in one another."""
         ...
 
     def commit(self, writes: Sequence[TableWrite], progress: ProgressSink) -> CommitResult:
@@ -151,6 +164,49 @@ class Target(Protocol):
         """Ask the target's own engine, in a process of its own, whether it answers what was promised."""
         ...
 
+    def compare(self, name: TableName, commit: str, rows: Rows) -> Check:
+        """Whether the target's own engine finds exactly these rows at a source commit ("": now)."""
+        ...
+
     def closing_words(self, result: CommitResult, writes: Sequence[TableWrite]) -> Sequence[str]:
         """What a person needs next: how to open it, what is guarded, how to catch up and undo."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class LakeTableInfo:
+    """A table of a lake as `inspect` shows it."""
+
+    name: TableName
+    files: int
+    rows: int
+    bookmark: Bookmark | None
+
+
+@dataclass(frozen=True, slots=True)
+class ReleasedTable:
+    """What was forgotten: registered files, and files that the lake wrote itself and that stay on disk."""
+
+    name: TableName
+    files: int
+    own_files: int
+
+
+class Lake(Protocol):
+    """A lake that exists."""
+
+    def describe(self) -> Mapping[str, object]:
+        """Version, data path, snapshots and guard."""
+        ...
+
+    def tables(self) -> Sequence[LakeTableInfo]:
+        """Its live tables."""
+        ...
+
+    def release(self, names: Sequence[str], discard: bool) -> Sequence[ReleasedTable]:
+        """Forget migrated tables without touching a file."""
+        ...
+
+    def adopt(self, names: Sequence[str]) -> Sequence[TableName]:
+        """Hand the files of migrated tables to the lake."""
         ...

@@ -13,6 +13,7 @@ pyiceberg, pyarrow and fastavro.
 from __future__ import annotations
 
 import argparse
+import atexit
 import contextlib
 import datetime
 import decimal
@@ -82,6 +83,7 @@ class Engine:
             from pyspark.sql import SparkSession
 
             scratch = tempfile.mkdtemp(prefix="fixtures-spark-")
+            atexit.register(shutil.rmtree, scratch, ignore_errors=True)
             builder = SparkSession.builder.master("local[2]").appName("fixtures")
             conf = {
                 "spark.jars": iceberg_jar(),

@@ -1,7 +1,7 @@
-"""The oracle of the tests: given a DuckLake catalog and the rows it must hold, every wrong answer DuckDB gives from it.
+"""The oracle of the tests: given a DuckLake catalog and the rows it must hold, every wrong answer of DuckDB.
 
-Shares no code with the product. DuckDB runs in a process of its own (judge_process.py), because a catalog file has one
-owner and because some broken catalogs take the whole instance down.
+Shares no code with the product. DuckDB runs in a process of its own (judge_process.py): a catalog file has
+one owner and because some broken catalogs take the whole instance down.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ PROCESS = Path(__file__).with_name("judge_process.py")
 
 @dataclass(frozen=True)
 class Version:
-    """The rows expected at one snapshot; snapshot None means the current state only, time is asked for as well."""
+    """The rows expected at one snapshot (None: the current state only), asked for by time too if given."""
 
     snapshot: int | None
     time: datetime | None
@@ -38,7 +38,7 @@ class Version:
 
 @dataclass(frozen=True)
 class Subject:
-    """A table ('main.events', or (schema, table) for names with dots) and its versions, oldest first, last = current."""
+    """A table ('main.t', or (schema, table) for any names) and its versions, oldest first, last = current."""
 
     table: str | tuple[str, str]
     versions: tuple[Version, ...]
@@ -71,10 +71,10 @@ def judge(
 ) -> list[str]:
     """Every wrong answer of the lake at `ducklake:<attach>`, a line each; empty means right.
 
-    The lake is asked READ_ONLY. `change` (ordinary statements) and `compact` (flush, merge, rewrite) work on copies in
-    `scratch` if the catalog is a DuckDB or SQLite file; on a server they CHANGE THE CATALOG ITSELF. No snapshot is
-    expired and no file is deleted either way. `filters` is the number of distinct constants per column; `setup` is
-    SQL to run first (secrets, for instance).
+    The lake is asked READ_ONLY. `change` (ordinary statements) and `compact` (flush, merge, rewrite) work on
+    copies in `scratch` if the catalog is a DuckDB or SQLite file; a catalog on a server IS CHANGED ITSELF.
+    No snapshot is expired and no file is deleted either way. `filters` is the number of distinct constants
+    per column; `setup` is SQL to run first (secrets, for instance).
     """
     scratch.mkdir(parents=True, exist_ok=True)
     folder = Path(tempfile.mkdtemp(prefix="judge-", dir=scratch)).resolve()

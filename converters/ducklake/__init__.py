@@ -1,0 +1,1 @@
+"""DuckLake 1.0 catalogs."""

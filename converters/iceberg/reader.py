@@ -14,6 +14,7 @@ from converters import storage
 from converters.iceberg import locate, metadata
 from converters.iceberg.files import IcebergFiles, read_files
 from converters.iceberg.metadata import IcebergTable
+from converters.iceberg.scanner import IcebergRows
 
 __all__ = ["IcebergSource", "IcebergSourceTable", "open_source"]
 
@@ -29,6 +30,11 @@ class IcebergSourceTable:
     def files(self, progress: ProgressSink) -> IcebergFiles:
         """The manifests of every commit, and what the files themselves say unless that was switched off."""
         return read_files(self._source, self._options.check_files == "all", progress)
+
+
+    def rows(self, commit: str) -> IcebergRows:
+        """The rows at a snapshot, or now, by PyIceberg."""
+        return IcebergRows(self.table.metadata, commit, self._options.path_map)
 
 
 class IcebergSource:

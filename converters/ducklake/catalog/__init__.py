@@ -1,0 +1,1 @@
+"""All SQL to a DuckLake catalog: its tables, sessions, reads and commits."""

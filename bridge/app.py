@@ -1,0 +1,223 @@
+"""The verbs: plan, migrate, verify, inspect, release, adopt, doctor. The command line only reads and prints."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from bridge.errors import Blocked, BridgeError, UsageError
+from bridge.execution.executor import execute, writes_of
+from bridge.locators import Locator, parse_locator
+from bridge.model.findings import Code, Finding, Severity
+from bridge.model.options import Options
+from bridge.model.table import Table, TableName
+from bridge.planning.plan import Action, Plan, TablePlan
+from bridge.planning.planner import blocked_table, decide
+from bridge.planning.selection import select, targets
+from bridge.ports import Check, CommitResult, LakeTableInfo, ProgressSink, ReleasedTable, Silent, Source, Target
+from bridge.registry import open_lake, open_source, open_target
+from bridge.verification.rows import check_rows
+
+__all__ = ["Inspection", "Report", "adopt", "inspect", "migrate", "plan", "release", "verify"]
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """What a run did: its plan, what was written, what was verified, and what a person needs next."""
+
+    plan: Plan
+    result: CommitResult
+    checks: tuple[Check, ...] = ()
+    words: tuple[str, ...] = ()
+
+    @property
+    def faults(self) -> tuple[Check, ...]:
+        return tuple(each for each in self.checks if each.fault)
+
+    @property
+    def exit_code(self) -> int:
+        """4 for a failed verification, 3 when a table was blocked, else 0."""
+        if self.faults:
+            return 4
+        return 3 if self.plan.blocked else 0
+
+
+@dataclass(frozen=True, slots=True)
+class Inspection:
+    """What a locator holds: source tables with their definition, or a lake."""
+
+    locator: str
+    tables: tuple[Table, ...] = ()
+    unreadable: tuple[tuple[TableName, str], ...] = ()
+    lake: Mapping[str, object] | None = None
+    lake_tables: tuple[LakeTableInfo, ...] = ()
+
+
+def _check(options: Options) -> None:
+    known = {code.text: code for code in Code}
+    for code in sorted(options.accept):
+        if code not in known:
+            raise UsageError(f"--accept {code}: there is no such code", hint="the README lists them")
+        if known[code].severity is Severity.BLOCKED:
+            raise UsageError(
+                f"--accept {code}: this would change answers and cannot be accepted", hint=known[code].meaning
+            )
+
+
+def plan(source: str, target: str, options: Options | None = None, progress: ProgressSink | None = None) -> Plan:
+    """Everything that a migration would do, decided now; nothing is written."""
+    return _plan(source, target, options or Options(), progress or Silent())[0]
+
+
+def _plan(source: str, target: str, options: Options, progress: ProgressSink) -> tuple[Plan, Target]:
+    _check(options)
+    from_, to = parse_locator(source), parse_locator(target)
+    opened = open_source(from_, options)
+    lake = open_target(to, options)
+    chosen = select(opened.tables(), options)
+    names = targets(chosen, options, lake.rename)
+    clashes = _clashes(names)
+    held = lake.lookup(list(names.values()))
+    tables = tuple(
+        blocked_table(name, names[name], clashes[name])
+        if name in clashes
+        else _table_plan(opened, lake, name, names[name], held, options, progress)
+        for name in chosen
+    )
+    digest = hashlib.sha256("\n".join((str(from_), *(each.id or str(each.source) for each in tables))).encode())
+    return Plan(str(from_), str(to), tables, digest.hexdigest()[:16]), lake
+
+
+def _clashes(names: Mapping[TableName, TableName]) -> dict[TableName, Finding]:
+    by_case: dict[str, list[TableName]] = {}
+    for name, target in names.items():
+        by_case.setdefault(str(target).casefold(), []).append(name)
+    schemas: dict[str, set[str]] = {}
+    for target in names.values():
+        schema = ".".join(target.namespace)
+        schemas.setdefault(schema.casefold(), set()).add(schema)
+    found: dict[TableName, Finding] = {}
+    for name, target in names.items():
+        same = by_case[str(target).casefold()]
+        spellings = schemas[".".join(target.namespace).casefold()]
+        if len(same) > 1 or len(spellings) > 1:
+            others = ", ".join(map(str, same)) if len(same) > 1 else ", ".join(sorted(spellings))
+            found[name] = Finding(Code.CASE_COLLISION, str(name), f"equal without case: {others}", "use --as or --table")
+    return found
+
+
+def _table_plan(
+    source: Source,
+    lake: Target,
+    name: TableName,
+    target: TableName,
+    held: Mapping[TableName, object],
+    options: Options,
+    progress: ProgressSink,
+) -> TablePlan:
+    try:
+        progress.step(f"{name}: reading metadata")
+        opened = source.open(name)
+        files = opened.files(progress)
+    except Blocked as error:
+        code = next((each for each in Code if each.text == error.code), Code.METADATA_UNREADABLE)
+        return blocked_table(name, target, Finding(code, str(name), error.message, error.hint))
+    said = list(lake.review(opened.table, options))
+    overlap = lake.overlaps(opened.table.location, files)
+    if overlap is not None:
+        said.append(overlap)
+    there = held.get(target)
+    return decide(opened.table, files, target, there, said, options)  # type: ignore[arg-type]  # a TargetTable
+
+
+def migrate(
+    source: str, target: str, options: Options | None = None, progress: ProgressSink | None = None
+) -> Report:
+    """Plan, write what the plan allows, and verify it. A failed verification leaves the commit and says so."""
+    options, progress = options or Options(), progress or Silent()
+    made, lake = _plan(source, target, options, progress)
+    result, writes = execute(made, lake, options, progress)
+    if not writes:
+        return Report(made, result)
+    checks: list[Check] = []
+    if options.verify != "none":
+        progress.step("verifying with DuckDB")
+        checks += lake.verify(result, writes, options.check_files == "all")
+    if options.verify == "rows":
+        opened = open_source(parse_locator(source), options)
+        for each in made.writes:
+            checks += check_rows(opened.open(each.source), lake, each.target, each.first, progress)
+    return Report(made, result, tuple(checks), tuple(lake.closing_words(result, writes)))
+
+
+def verify(
+    source: str, target: str, options: Options | None = None, progress: ProgressSink | None = None, rows: bool = True
+) -> tuple[Check, ...]:
+    """Compare a source with what was migrated from it: columns, counts and, unless switched off, all rows.
+
+    UsageError when the target holds none of the selected tables.
+    """
+    options, progress = options or Options(), progress or Silent()
+    opened, lake = open_source(parse_locator(source), options), open_target(parse_locator(target), options)
+    names = targets(select(opened.tables(), options), options, lake.rename)
+    held = lake.lookup(list(names.values()))
+    checks: list[Check] = []
+    for name, to in names.items():
+        there = held.get(to)
+        if there is None or there.bookmark is None:
+            raise UsageError(f"{to} in {target} was not migrated by this tool", hint="migrate it first")
+        table = opened.open(name)
+        ids = [commit.id for commit in table.table.commits]
+        if there.bookmark.commit != (ids[-1] if ids else ""):
+            checks.append(
+                Check(f"{to}: holds the newest commit", f"it holds {there.bookmark.commit or 'none'}: run migrate again")
+            )
+            continue
+        plan_ = _table_plan(opened, lake, name, to, {}, options, progress)
+        if plan_.action is Action.BLOCKED:
+            raise Blocked(str(plan_.blockers[0]), code=plan_.blockers[0].code.text)
+        writes = writes_of((replace(plan_, target=to),), options.ownership)
+        checks += lake.verify(CommitResult(()), writes, options.check_files == "all")
+        if rows:
+            checks += check_rows(table, lake, to, plan_.first, progress)
+    return tuple(checks)
+
+
+def inspect(locator: str, options: Options | None = None) -> Inspection:
+    """What a locator holds, without its files."""
+    parsed, options = parse_locator(locator), options or Options()
+    if parsed.format == "ducklake":
+        lake = open_lake(parsed)
+        return Inspection(str(parsed), lake=lake.describe(), lake_tables=tuple(lake.tables()))
+    source = open_source(parsed, options)
+    tables: list[Table] = []
+    unreadable: list[tuple[TableName, str]] = []
+    chosen = select(source.tables(), options)
+    for name in chosen:
+        try:
+            tables.append(source.open(name).table)
+        except BridgeError as error:
+            if len(chosen) == 1:
+                raise
+            unreadable.append((name, str(error)))
+    return Inspection(str(parsed), tuple(tables), tuple(unreadable))
+
+
+def release(locator: str, names: Sequence[str], discard: bool = False) -> Sequence[ReleasedTable]:
+    """Forget migrated tables without touching a file."""
+    return open_lake(_lake(locator)).release(names, discard)
+
+
+def adopt(locator: str, names: Sequence[str]) -> Sequence[TableName]:
+    """Hand the files of migrated tables to the lake."""
+    return open_lake(_lake(locator)).adopt(names)
+
+
+def _lake(locator: str) -> Locator:
+    parsed = parse_locator(locator)
+    if parsed.format != "ducklake":
+        raise UsageError(f"{locator} is not a DuckLake", hint="write ducklake:FILE")
+    return parsed
+
+

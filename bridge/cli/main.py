@@ -1,0 +1,277 @@
+"""The commands, their options and exit codes. They hold no logic of their own."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from typing import Any, NoReturn
+
+import click
+
+from bridge.errors import BridgeError
+
+__all__ = ["cli", "main"]
+
+_SETTINGS = {"help_option_names": ["-h", "--help"], "auto_envvar_prefix": "DUCKLAKE_BRIDGE", "max_content_width": 110}
+_OPTIONS = (
+    click.option("--table", "tables", multiple=True, metavar="PATTERN", help="Only tables that match; * stays in a level, ** does not."),
+    click.option("--exclude", multiple=True, metavar="PATTERN", help="Not these tables."),
+    click.option("--as", "rename", metavar="SCHEMA.TABLE", help="Name in the target; {namespace} and {table} are replaced."),
+    click.option("--data-path", metavar="URI", help="Where a new lake writes its own files."),
+    click.option("--history", type=click.Choice(["full", "current"]), default="full", show_default=True, help="All snapshots, or the newest alone."),
+    click.option("--check-files", type=click.Choice(["all", "none"]), default="all", show_default=True, help="Look at the files themselves."),
+    click.option("--map-prefix", multiple=True, metavar="OLD=NEW", help="Paths stored as OLD... are at NEW... now."),
+    click.option("--type-map", multiple=True, metavar="FROM=TO", help="What a type without a counterpart becomes."),
+    click.option("--ownership", type=click.Choice(["shared", "adopt"]), default="shared", show_default=True, help="Guard the source's files, or hand them over."),
+    click.option("--rewrite", type=click.Choice(["never", "when-needed"]), default="when-needed", show_default=True, help="Rewriting is not built yet: what needs it is blocked."),
+    click.option("--accept", multiple=True, metavar="CODE", help="With --strict: a loss that is all right."),
+    click.option("--strict", is_flag=True, help="A loss blocks its table."),
+    click.option("--report", type=click.Path(dir_okay=False), metavar="FILE.json", help="Write the report to a file too."),
+)
+_JSON = click.option("--json", "as_json", is_flag=True, help="One JSON document on standard output.")
+
+
+def _shared(command: Callable[..., Any]) -> Callable[..., Any]:
+    for option in reversed(_OPTIONS):
+        command = option(command)
+    return _JSON(command)
+
+
+def _options(verify: str = "metadata", **given: Any) -> Any:
+    from bridge.errors import UsageError
+    from bridge.model.options import Options, PathMap
+    from bridge.model.paths import parse_prefix
+
+    types = []
+    for text in given["type_map"]:
+        name, equals, to = text.partition("=")
+        if not equals or to not in _type_choices().get(name, ()):
+            choices = "; ".join(f"{key}={'|'.join(values)}" for key, values in _type_choices().items())
+            raise UsageError(f"--type-map {text!r} is not a known choice", hint=f"known: {choices}")
+        types.append((name, to))
+    return Options(
+        tables=given["tables"],
+        exclude=given["exclude"],
+        rename=given["rename"],
+        data_path=given["data_path"],
+        history=given["history"],
+        check_files=given["check_files"],
+        path_map=PathMap(tuple(parse_prefix(text) for text in given["map_prefix"])),
+        type_map=tuple(types),
+        ownership=given["ownership"],
+        verify=verify,  # type: ignore[arg-type]  # click checked it
+        accept=frozenset(given["accept"]),
+        strict=given["strict"],
+    )
+
+
+def _type_choices() -> dict[str, tuple[str, ...]]:
+    from bridge.registry import type_choices
+
+    return type_choices()
+
+
+@click.group(context_settings=_SETTINGS)
+@click.version_option(package_name="ducklake-bridge")
+def cli() -> None:
+    """Move tables between DuckLake and Iceberg without copying data unless they must.
+
+    Exit codes: 0 done, 1 unexpected, 2 usage, 3 blocked by the plan, 4 verification failed, 5 conflict or lock held,
+    6 unreachable, 130 interrupted.
+    """
+
+
+@cli.command()
+@click.argument("source")
+@click.argument("target")
+@_shared
+def plan(source: str, target: str, as_json: bool, report: str | None, **given: Any) -> None:
+    """Show what migrate would do, and write nothing."""
+    from bridge import app
+    from bridge.cli import render
+
+    progress = render.Progress(quiet=as_json)
+    try:
+        made = app.plan(source, target, _options(**given), progress)
+    finally:
+        progress.stop()
+    data = render.plan_data(made)
+    _save(report, data)
+    if as_json:
+        render.out_json(data)
+    else:
+        render.out(*render.plan_text(made))
+    sys.exit(3 if made.blocked else 0)
+
+
+@cli.command()
+@click.argument("source")
+@click.argument("target")
+@_shared
+@click.option("--verify", type=click.Choice(["metadata", "rows", "none"]), default="metadata", show_default=True, help="What to check afterwards.")
+@click.option("--dry-run", is_flag=True, help="The same as plan.")
+def migrate(source: str, target: str, as_json: bool, report: str | None, verify: str, dry_run: bool, **given: Any) -> None:
+    """Write a source's tables into a target, in one transaction.
+
+    SOURCE is iceberg:PATH (a table's directory, its .metadata.json file or a warehouse), TARGET is ducklake:FILE or
+    ducklake:sqlite:FILE. Running it again adds what the source gained since.
+    """
+    from bridge import app
+    from bridge.cli import render
+
+    progress = render.Progress(quiet=as_json)
+    try:
+        if dry_run:
+            made = app.plan(source, target, _options(**given), progress)
+            result = app.Report(made, app.CommitResult(()))
+        else:
+            result = app.migrate(source, target, _options(verify, **given), progress)
+    finally:
+        progress.stop()
+    data = render.report_data(result)
+    _save(report, data)
+    if as_json:
+        render.out_json(data)
+    else:
+        render.out(*render.report_text(result))
+    sys.exit(result.exit_code)
+
+
+@cli.command()
+@click.argument("source")
+@click.argument("target")
+@_shared
+@click.option("--rows/--no-rows", default=True, show_default=True, help="Compare every row, not only counts and columns.")
+def verify(source: str, target: str, as_json: bool, report: str | None, rows: bool, **given: Any) -> None:
+    """Compare a migrated table with its source: columns, counts, rows."""
+    from bridge import app
+    from bridge.cli import render
+
+    progress = render.Progress(quiet=as_json)
+    try:
+        checks = app.verify(source, target, _options(**given), progress, rows)
+    finally:
+        progress.stop()
+    data = {"checks": [render.check_data(each) for each in checks]}
+    _save(report, data)
+    if as_json:
+        render.out_json(data)
+    else:
+        render.out(*render.check_lines(checks))
+    sys.exit(4 if any(each.fault for each in checks) else 0)
+
+
+@cli.command()
+@click.argument("locator")
+@click.option("--map-prefix", multiple=True, metavar="OLD=NEW", help="Paths stored as OLD... are at NEW... now.")
+@_JSON
+def inspect(locator: str, map_prefix: tuple[str, ...], as_json: bool) -> None:
+    """Show what a source or a lake holds."""
+    from bridge import app
+    from bridge.cli import render
+    from bridge.model.options import Options, PathMap
+    from bridge.model.paths import parse_prefix
+
+    found = app.inspect(locator, Options(path_map=PathMap(tuple(parse_prefix(text) for text in map_prefix))))
+    if as_json:
+        render.out_json(render.inspection_data(found))
+    else:
+        render.out(*render.inspection_text(found))
+
+
+@cli.command()
+@click.argument("lake")
+@click.option("--table", "tables", multiple=True, required=True, metavar="NAME", help="A migrated table, SCHEMA.TABLE.")
+@click.option("--discard-changes", is_flag=True, help="Also when the table was changed in the lake.")
+@_JSON
+def release(lake: str, tables: tuple[str, ...], discard_changes: bool, as_json: bool) -> None:
+    """Forget migrated tables without touching a file: how a trial is undone."""
+    from bridge import app
+    from bridge.cli import render
+
+    done = app.release(lake, tables, discard_changes)
+    if as_json:
+        render.out_json({"released": [{"table": str(each.name), "files": each.files, "own_files": each.own_files} for each in done]})
+    else:
+        render.out(*render.released_text(done))
+
+
+@cli.command()
+@click.argument("lake")
+@click.option("--table", "tables", multiple=True, required=True, metavar="NAME", help="A migrated table, SCHEMA.TABLE.")
+@_JSON
+def adopt(lake: str, tables: tuple[str, ...], as_json: bool) -> None:
+    """Hand the files of migrated tables to the lake: its maintenance may delete them from now on."""
+    from bridge import app
+    from bridge.cli import render
+
+    done = app.adopt(lake, tables)
+    if as_json:
+        render.out_json({"adopted": [str(each) for each in done]})
+    else:
+        render.out(*(f"adopted {each}: its files are the lake's own now" for each in done))
+
+
+@cli.command()
+@_JSON
+def doctor(as_json: bool) -> None:
+    """Show what this installation can do, and how to get what is missing."""
+    from bridge.cli import render
+    from bridge.cli.doctor import examine
+
+    facts = examine()
+    if as_json:
+        render.out_json(facts)
+    else:
+        render.out(*render.doctor_text(facts))
+
+
+def _save(path: str | None, data: dict[str, Any]) -> None:
+    if path is None:
+        return
+    import json
+
+    from bridge.errors import Unreachable
+
+    try:
+        with open(path, "w", encoding="utf-8") as file:
+            json.dump(data, file, indent=2, default=str)
+    except OSError as error:
+        raise Unreachable(f"the report cannot be written to {path}: {error.strerror}") from error
+
+
+def main() -> NoReturn:
+    """Run a command; every error ends as one line and its exit code."""
+    as_json = "--json" in sys.argv
+    try:
+        cli.main(standalone_mode=False)
+    except click.exceptions.Exit as error:
+        sys.exit(error.exit_code)
+    except click.ClickException as error:
+        error.show()
+        sys.exit(error.exit_code)
+    except (click.Abort, KeyboardInterrupt):
+        print("interrupted; nothing half-written is left, run it again", file=sys.stderr)  # noqa: T201  # the last word
+        sys.exit(130)
+    except BridgeError as error:
+        from bridge.cli import render
+
+        render.fail(error, as_json)
+        sys.exit(error.exit_code)
+    except Exception as error:  # noqa: BLE001  # the outermost layer: no traceback reaches a user
+        import os
+        import traceback
+
+        if os.environ.get("DUCKLAKE_BRIDGE_DEBUG"):
+            traceback.print_exc()
+        text = (str(error).splitlines() or [""])[0]
+        from bridge.cli import render
+
+        said = BridgeError(f"unexpected {type(error).__name__}: {text}", hint="set DUCKLAKE_BRIDGE_DEBUG=1 for a traceback")
+        render.fail(said, as_json)
+        sys.exit(1)
+    sys.exit(0)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,262 @@
+"""Values as text and as JSON; the only place that prints."""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from bridge.app import Inspection, Report
+from bridge.errors import BridgeError
+from bridge.model.findings import Finding, Severity
+from bridge.model.layout import Simple
+from bridge.model.table import Table
+from bridge.planning.plan import Action, Plan, TablePlan
+from bridge.ports import Check, ReleasedTable
+
+__all__ = ["Progress", "fail", "finding_data", "out", "out_json", "plan_data", "plan_text", "report_data", "report_text"]
+
+_VERBS = {
+    Action.CREATE: "create", Action.APPEND: "add new commits to", Action.NOTHING: "nothing to do for",
+    Action.BLOCKED: "BLOCKED",
+}
+
+
+def out(*lines: str) -> None:
+    """Lines on standard output."""
+    for line in lines:
+        print(line)
+
+
+def out_json(value: Any) -> None:
+    """One JSON document on standard output."""
+    print(json.dumps(value, indent=2, default=str, ensure_ascii=False))
+
+
+def fail(error: BridgeError, as_json: bool) -> None:
+    """One line on standard error, or a JSON document on standard output."""
+    if as_json:
+        code = getattr(error, "code", "")
+        out_json({"error": error.message, "hint": error.hint, "code": code, "exit_code": error.exit_code})
+        return
+    print(f"error: {error.message}" + (f"\n  hint: {error.hint}" if error.hint else ""), file=sys.stderr)
+
+
+def size_text(size: float) -> str:
+    """Bytes for people."""
+    for unit in ("bytes", "KiB", "MiB", "GiB"):
+        if size < 1024:
+            return f"{size:.0f} {unit}" if unit == "bytes" else f"{size:.1f} {unit}"
+        size /= 1024
+    return f"{size:.1f} TiB"
+
+
+def finding_data(finding: Finding) -> dict[str, Any]:
+    """A finding for JSON."""
+    return {
+        "code": finding.code.text, "severity": finding.severity.value, "subject": finding.subject,
+        "detail": finding.detail, "hint": finding.hint, "files": list(finding.files), "file_count": finding.file_count,
+    }
+
+
+def _table_data(each: TablePlan) -> dict[str, Any]:
+    return {
+        "source": str(each.source), "target": str(each.target), "action": each.action.value, "id": each.id,
+        "snapshots": each.snapshots, "register": {"files": each.files, "bytes": each.bytes},
+        "rewrite": {"files": 0, "bytes": 0}, "findings": [finding_data(finding) for finding in each.findings],
+    }
+
+
+def plan_data(plan: Plan) -> dict[str, Any]:
+    """A plan for JSON."""
+    return {
+        "plan": plan.id, "source": plan.source, "target": plan.target,
+        "tables": [_table_data(each) for each in plan.tables],
+    }
+
+
+def plan_text(plan: Plan) -> list[str]:
+    """A plan for people."""
+    lines = [f"plan {plan.id}: {plan.source} -> {plan.target}"]
+    for each in plan.tables:
+        lines.append(f"{_VERBS[each.action]} {each.target}" + ("" if str(each.source) == str(each.target) else f" from {each.source}"))
+        if each.action in (Action.CREATE, Action.APPEND):
+            lines.append(
+                f"  register in place: {each.files} data files ({size_text(each.bytes)}) in {each.snapshots} snapshots"
+            )
+            lines.append("  rewrite: nothing")
+        lines += _finding_lines(each.findings)
+    return lines
+
+
+def _finding_lines(findings: Sequence[Finding]) -> list[str]:
+    order = {Severity.BLOCKED: 0, Severity.LOSS: 1, Severity.NOTE: 2}
+    lines = []
+    for each in sorted(findings, key=lambda finding: order[finding.severity]):
+        lines.append(f"  {each.severity.value:<8}{each.code.text}: {each.detail}" + (f" ({each.hint})" if each.hint else ""))
+    return lines
+
+
+def report_data(report: Report) -> dict[str, Any]:
+    """A report for JSON."""
+    return {
+        **plan_data(report.plan),
+        "written": [
+            {
+                "table": str(each.name), "snapshots": each.snapshots, "files": each.files,
+                "first_commit": each.first_commit, "last_commit": each.last_commit,
+            }
+            for each in report.result.tables
+        ],
+        "after": [finding_data(each) for each in report.result.findings],
+        "checks": [check_data(each) for each in report.checks],
+        "exit_code": report.exit_code,
+        "next": list(report.words),
+    }
+
+
+def check_data(check: Check) -> dict[str, Any]:
+    """A check for JSON."""
+    return {"what": check.what, "ok": not check.fault, "fault": check.fault}
+
+
+def report_text(report: Report) -> list[str]:
+    """A report for people."""
+    lines = plan_text(report.plan)
+    for each in report.result.tables:
+        lines.append(f"done: {each.name}, {each.files} data files in {each.snapshots} snapshots, no byte copied")
+    lines += _finding_lines(report.result.findings)
+    lines += check_lines(report.checks)
+    return [*lines, *report.words]
+
+
+def check_lines(checks: Sequence[Check]) -> list[str]:
+    """Checks for people: faults one by one, the rest counted."""
+    faults = [each for each in checks if each.fault]
+    lines = [f"WRONG {each.what}: {each.fault}" for each in faults]
+    if checks:
+        lines.append(f"verified: {len(checks) - len(faults)} of {len(checks)} checks hold")
+    return lines
+
+
+def table_data(table: Table) -> dict[str, Any]:
+    """A source table for JSON."""
+    return {
+        "name": str(table.name), "format": f"{table.format} v{table.format_version}", "uuid": table.uuid,
+        "location": table.location, "metadata": table.metadata,
+        "columns": [
+            {"id": int(each.id), "name": each.name, "type": str(getattr(each.type, "value", each.type)), "required": each.required}
+            for each in table.schema.fields
+        ],
+        "partitioning": [
+            {
+                "name": each.name, "source": int(each.source),
+                "transform": each.transform.value if isinstance(each.transform, Simple) else str(each.transform),
+            }
+            for each in table.spec.fields
+        ],
+        "snapshots": [
+            {"id": each.id, "time": each.own_time, "operation": each.operation, "rows": each.rows} for each in table.commits
+        ],
+        "refs": [{"name": each.name, "kind": each.kind.value, "snapshot": each.commit} for each in table.refs],
+        "properties": dict(table.properties),
+        "findings": [finding_data(each) for each in table.findings],
+    }
+
+
+def inspection_data(found: Inspection) -> dict[str, Any]:
+    """An inspection for JSON."""
+    if found.lake is not None:
+        return {
+            **found.lake,
+            "tables": [
+                {
+                    "name": str(each.name), "files": each.files, "rows": each.rows,
+                    "source": dict(each.bookmark.source) if each.bookmark else None,
+                    "source_commit": each.bookmark.commit if each.bookmark else None,
+                    "ownership": each.bookmark.ownership if each.bookmark else None,
+                    "changed_by": each.bookmark.changed_by if each.bookmark else None,
+                }
+                for each in found.lake_tables
+            ],
+        }
+    return {
+        "locator": found.locator,
+        "tables": [table_data(each) for each in found.tables],
+        "unreadable": [{"name": str(name), "error": error} for name, error in found.unreadable],
+    }
+
+
+def inspection_text(found: Inspection) -> list[str]:
+    """An inspection for people."""
+    if found.lake is not None:
+        lines = [f"{key}: {value}" for key, value in found.lake.items()]
+        for each in found.lake_tables:
+            lines.append(f"{each.name}: {each.files} live data files, {each.rows} rows in them")
+            if each.bookmark:
+                changed = f"; changed in the lake: {each.bookmark.changed_by}" if each.bookmark.changed_by else ""
+                lines.append(
+                    f"  from {each.bookmark.source.get('location')} at {each.bookmark.commit or 'no snapshot'}, "
+                    f"{each.bookmark.ownership}{changed}"
+                )
+        return lines
+    lines = []
+    for table in found.tables:
+        data = table_data(table)
+        lines.append(f"{table.name}: {data['format']}, {len(table.commits)} snapshots, {table.location}")
+        lines += [f"  {each['id']:>4} {each['name']} {each['type']}{' required' if each['required'] else ''}" for each in data["columns"]]
+        lines += [f"  partitioned by {each['transform']}({each['source']}) as {each['name']}" for each in data["partitioning"]]
+        lines += _finding_lines(table.findings)
+    return lines + [f"{name}: {error}" for name, error in found.unreadable]
+
+
+def released_text(released: Sequence[ReleasedTable]) -> list[str]:
+    """What release did, for people."""
+    lines = []
+    for each in released:
+        own = f"; {each.own_files} files that the lake wrote itself stay on disk" if each.own_files else ""
+        lines.append(f"released {each.name}: {each.files} files forgotten, none touched{own}")
+    return lines
+
+
+def doctor_text(facts: Mapping[str, Mapping[str, str]]) -> list[str]:
+    """What doctor found, for people."""
+    return [f"{'ok ' if each['ok'] == 'yes' else '-- '}{name}: {each['found']}" + (f" ({each['hint']})" if each["hint"] else "") for name, each in facts.items()]
+
+
+class Progress:
+    """Progress on standard error: one moving line on a terminal, else a line for each new step, at most one a second
+    within a step."""
+
+    def __init__(self, quiet: bool) -> None:
+        self._quiet = quiet
+        self._terminal = sys.stderr.isatty()
+        self._last = ("", 0.0)
+        self._status: Any = None
+
+    def step(self, what: str, done: int = 0, total: int | None = None) -> None:
+        if self._quiet:
+            return
+        count = f" {done}" + (f" of {total}" if total else "") if done else ""
+        now = time.monotonic()
+        if self._terminal:
+            if self._status is None:
+                from rich.console import Console
+
+                self._status = Console(stderr=True).status(what)
+                self._status.start()
+            if now - self._last[1] > 0.1 or self._last[0] != what:
+                self._status.update(f"{what}{count}")
+                self._last = (what, now)
+            return
+        if self._last[0] != what or now - self._last[1] > 10:
+            print(f"{what}{count}", file=sys.stderr)
+            self._last = (what, now)
+
+    def stop(self) -> None:
+        """Leave the terminal clean."""
+        if self._status is not None:
+            self._status.stop()
+            self._status = None

@@ -1,0 +1,47 @@
+"""From a plan to a commit. The order of the steps makes a crash after any of them harmless:
+
+1. the plan was made from one reading of source and target; 2. the target looks again, inside its transaction, whether
+that still holds; 3. everything is committed at once; 4. the result is verified. Before step 3 nothing exists that
+anybody could read, after it running again finds the bookmark and has nothing to do.
+"""
+
+from __future__ import annotations
+
+from bridge.model.options import Options
+from bridge.planning.plan import Plan, TablePlan
+from bridge.ports import CommitResult, ProgressSink, TableWrite, Target
+
+__all__ = ["execute", "writes_of"]
+
+
+def writes_of(tables: tuple[TablePlan, ...], ownership: str) -> list[TableWrite]:
+    """What the target needs, from what was planned."""
+    writes = []
+    for each in tables:
+        if each.table is None or each.data is None or each.identity is None:
+            raise ValueError(f"the plan of {each.source} holds no table")
+        writes.append(
+            TableWrite(
+                name=each.target,
+                source=each.identity,
+                table=each.table,
+                files=each.data,
+                first=each.first,
+                base=each.base,
+                definition=each.definition,
+                plan=each.id,
+                ownership=ownership,
+            )
+        )
+    return writes
+
+
+def execute(
+    plan: Plan, target: Target, options: Options, progress: ProgressSink
+) -> tuple[CommitResult, list[TableWrite]]:
+    """Commit every table that the plan allows; nothing is written when there is none."""
+    writes = writes_of(plan.writes, options.ownership)
+    if not writes:
+        return CommitResult(()), []
+    progress.step("committing")
+    return target.commit(writes, progress), writes

@@ -1,0 +1,66 @@
+"""What will be done to each table, decided before anything is written."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import Enum
+
+from bridge.model.findings import Finding, Severity
+from bridge.model.files import Files
+from bridge.model.table import Table, TableName
+
+__all__ = ["Action", "Plan", "TablePlan"]
+
+
+class Action(Enum):
+    """What a run does to a table."""
+
+    CREATE = "create"
+    APPEND = "append"
+    NOTHING = "nothing"
+    BLOCKED = "blocked"
+
+
+@dataclass(frozen=True, slots=True)
+class TablePlan:
+    """The decision about one table. `first` is the first commit index carried, `base` the one the target holds
+    already; `files` and `bytes` are registered in place; table and files are None when it could not be read."""
+
+    source: TableName
+    target: TableName
+    action: Action
+    findings: tuple[Finding, ...]
+    table: Table | None = None
+    data: Files | None = None
+    first: int = 0
+    base: int | None = None
+    snapshots: int = 0
+    files: int = 0
+    bytes: int = 0
+    definition: str = ""
+    id: str = ""
+    identity: Mapping[str, str] | None = None
+
+    @property
+    def blockers(self) -> tuple[Finding, ...]:
+        """The findings that forbid writing it."""
+        return tuple(each for each in self.findings if each.severity is Severity.BLOCKED)
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """All tables of a run; the id leaves out everything that was read from the target."""
+
+    source: str
+    target: str
+    tables: tuple[TablePlan, ...]
+    id: str
+
+    @property
+    def blocked(self) -> tuple[TablePlan, ...]:
+        return tuple(each for each in self.tables if each.action is Action.BLOCKED)
+
+    @property
+    def writes(self) -> tuple[TablePlan, ...]:
+        return tuple(each for each in self.tables if each.action in (Action.CREATE, Action.APPEND))

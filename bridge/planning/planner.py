@@ -1,0 +1,142 @@
+"""Table in, decision out: how much history is carried, and whether it may be written at all. Nothing is opened here."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+
+import pyarrow.compute as pc
+
+from bridge.errors import Conflict
+from bridge.model.files import FileProblem, Files
+from bridge.model.findings import Code, Finding, Severity
+from bridge.model.options import Options
+from bridge.model.table import Table, TableName
+from bridge.planning.plan import Action, TablePlan
+from bridge.ports import TargetTable
+
+__all__ = ["blocked_table", "decide", "definition_of"]
+
+
+def definition_of(table: Table) -> str:
+    """A digest of what can change without a commit: columns, layout, properties, references."""
+    parts = (table.schema, table.spec, table.sort_order, sorted(table.properties.items()), table.refs)
+    return _digest(repr(parts))
+
+
+def _digest(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+def blocked_table(source: TableName, target: TableName, finding: Finding) -> TablePlan:
+    """The plan of a table that could not even be read."""
+    return TablePlan(source, target, Action.BLOCKED, (finding,))
+
+
+def decide(
+    table: Table,
+    files: Files,
+    target: TableName,
+    held: TargetTable | None,
+    said: Sequence[Finding],
+    options: Options,
+) -> TablePlan:
+    """The plan for one table. Conflict when both sides changed since the last run."""
+    definition = definition_of(table)
+    identity = {"format": table.format, "uuid": table.uuid, "location": table.location}
+    base = None if held is None else _base(table, held, definition)
+    findings = [*table.findings, *files.findings, *said]
+    if isinstance(base, Finding):
+        return TablePlan(table.name, target, Action.BLOCKED, (base,), table, files, identity=identity)
+    if base == len(table.commits):
+        return TablePlan(table.name, target, Action.NOTHING, (), table, files, definition=definition, identity=identity)
+    first, trimmed = _first(table, files.problems, base)
+    findings += trimmed
+    begun = pc.greater(files.table.column("begin"), -1 if base is None else base)
+    kept = files.table.filter(
+        pc.and_(begun, pc.or_kleene(pc.is_null(files.table.column("end")), pc.greater(files.table.column("end"), first)))
+    )
+    plan_id = _digest(repr((identity, table.commits[-1].id if table.commits else "", definition, first, options.type_map)))
+    findings = list(dict.fromkeys(findings))
+    action = Action.CREATE if base is None else Action.APPEND
+    if any(_forbids(each, options) for each in findings):
+        action = Action.BLOCKED
+    return TablePlan(
+        source=table.name,
+        target=target,
+        action=action,
+        findings=tuple(findings),
+        table=table,
+        data=files,
+        first=first,
+        base=base,
+        snapshots=len(table.commits) - (first if base is None else base + 1),
+        files=kept.num_rows,
+        bytes=pc.sum(kept.column("size")).as_py() or 0,
+        definition=definition,
+        id=plan_id,
+        identity=identity,
+    )
+
+
+def _forbids(finding: Finding, options: Options) -> bool:
+    if finding.severity is Severity.BLOCKED:
+        return True
+    return options.strict and finding.severity is Severity.LOSS and finding.code.text not in options.accept
+
+
+def _base(table: Table, held: TargetTable, definition: str) -> int | Finding:
+    """The commit index the target holds (-1: the table before its first commit); the number of commits when there is
+    nothing to do; a finding when the name is somebody else's."""
+    name, bookmark = held.name, held.bookmark
+    if bookmark is None:
+        return Finding(
+            Code.TARGET_EXISTS, str(table.name), f"{name} exists in the target and was not made by this tool",
+            "choose another name with --as",
+        )
+    if bookmark.source.get("uuid") != table.uuid or (not table.uuid and bookmark.source.get("location") != table.location):
+        return Finding(
+            Code.TARGET_EXISTS, str(table.name), f"{name} was migrated from {bookmark.source.get('location')}",
+            "choose another name with --as",
+        )
+    ids = [commit.id for commit in table.commits]
+    newest = ids[-1] if ids else ""
+    if bookmark.commit == newest and bookmark.definition == definition:
+        return len(table.commits)
+    if bookmark.changed_by:
+        raise Conflict(
+            f"{name} was changed in the lake ({bookmark.changed_by}) and at the source since the last run",
+            hint="keep one of them: release the table and migrate again, or go on in the lake alone",
+        )
+    if bookmark.commit == "":
+        return -1
+    if bookmark.commit not in ids:
+        raise Conflict(
+            f"{table.name}: commit {bookmark.commit}, which the lake holds, is no longer in the source's main history",
+            hint="it was rolled back or expired; release the table and migrate it again",
+        )
+    return ids.index(bookmark.commit)
+
+
+def _first(table: Table, problems: Sequence[FileProblem], base: int | None) -> tuple[int, list[Finding]]:
+    """The first commit that can be carried, with what is to be said: a problem that the newest commit has blocks, one
+    that only older commits have costs them; onto a table that the target holds no commit may be skipped."""
+    findings: list[Finding] = []
+    first, reason = (0, "") if base is None else (max(base, 0), "")
+    for problem in problems:
+        if problem.last is None:
+            findings.append(problem.finding)
+        elif problem.last > first:
+            if base is None:
+                first, reason = problem.last, problem.finding.detail
+            elif problem.last > base + 1:
+                findings.append(problem.finding)
+    if reason:
+        findings.append(Finding(Code.HISTORY_TRIMMED, str(table.name), f"{first} of {len(table.commits)} snapshots: {reason}"))
+        kept = {commit.id for commit in table.commits[first:]}
+        findings += [
+            Finding(Code.REF_DROPPED, str(table.name), f"{ref.kind.value} {ref.name!r} names a snapshot that is not kept")
+            for ref in table.refs
+            if ref.on_main and ref.commit not in kept
+        ]
+    return first, findings

@@ -1,0 +1,56 @@
+"""Which module serves a format; loaded when its locator is met, so that nothing heavy is imported before."""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import Any, cast
+
+from bridge.errors import UsageError
+from bridge.locators import Locator
+from bridge.model.options import Options
+from bridge.ports import Lake, Source, Target
+
+__all__ = ["open_lake", "open_source", "open_target", "type_choices"]
+
+_SOURCES = {"iceberg": "converters.iceberg.reader:open_source"}
+_TARGETS = {"ducklake": "converters.ducklake.writer:open_target"}
+_LAKES = {"ducklake": "converters.ducklake.lake:open_lake"}
+_EXTRAS = {"pyspark": "spark", "deltalake": "delta", "thrift": "hive", "psycopg": "postgres"}
+
+
+def _load(entries: dict[str, str], locator: Locator, role: str) -> Any:
+    entry = entries.get(locator.format)
+    if entry is None:
+        raise UsageError(
+            f"{locator}: {locator.format} is not built yet as a {role}", hint=f"built: {', '.join(sorted(entries))}"
+        )
+    module, _, name = entry.partition(":")
+    try:
+        return getattr(import_module(module), name)
+    except ModuleNotFoundError as error:
+        extra = _EXTRAS.get((error.name or "").partition(".")[0])
+        if extra is None:
+            raise
+        raise UsageError(
+            f"{locator.format} needs the package {error.name}", hint=f"pip install 'ducklake-bridge[{extra}]'"
+        ) from error
+
+
+def open_source(locator: Locator, options: Options) -> Source:
+    """The source behind a locator."""
+    return cast(Source, _load(_SOURCES, locator, "source")(locator.rest, options))
+
+
+def open_target(locator: Locator, options: Options) -> Target:
+    """The target behind a locator."""
+    return cast(Target, _load(_TARGETS, locator, "target")(locator.rest, options))
+
+
+def open_lake(locator: Locator) -> Lake:
+    """The lake behind a locator, for looking at it, releasing and adopting tables."""
+    return cast(Lake, _load(_LAKES, locator, "lake")(locator.rest))
+
+
+def type_choices() -> dict[str, tuple[str, ...]]:
+    """Types without a counterpart in some target, and what --type-map may make of them."""
+    return dict(import_module("converters.ducklake.types").TYPE_CHOICES)

@@ -1,0 +1,138 @@
+"""Undoing and taking over: a migrated table is forgotten, or its files become the lake's own."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from time import time_ns
+
+import sqlalchemy as sa
+
+from bridge.errors import Blocked, UsageError
+from bridge.model.table import TableName
+from bridge.ports import ReleasedTable
+from converters.ducklake.catalog import guard, reads
+from converters.ducklake.catalog.times import time_text
+from converters.ducklake.catalog.session import Session
+from converters.ducklake.catalog.tables import TABLES, table
+from converters.ducklake.identifiers import identifier
+
+__all__ = ["adopt", "release", "resolve"]
+
+_BY_TABLE = (
+    "ducklake_table", "ducklake_column", "ducklake_column_tag", "ducklake_data_file", "ducklake_delete_file",
+    "ducklake_file_column_stats", "ducklake_file_variant_stats", "ducklake_file_partition_value",
+    "ducklake_table_stats", "ducklake_table_column_stats", "ducklake_partition_info", "ducklake_partition_column",
+    "ducklake_sort_info", "ducklake_sort_expression", "ducklake_schema_versions", "ducklake_inlined_data_tables",
+)
+
+
+def resolve(session: Session, names: Sequence[str]) -> list[reads.LakeTable]:
+    """The migrated tables that are meant; UsageError for a name that is none."""
+    live = [each for each in reads.live_tables(session) if each.id >= 0]
+    found = []
+    for name in names:
+        schema, _, own = name.rpartition(".")
+        match = [
+            each
+            for each in live
+            if each.name.casefold() == own.casefold() and each.schema.casefold() == (schema or "main").casefold()
+        ]
+        if not match or reads.bookmark(session, match[0].id) is None:
+            ours = [f"{each.schema}.{each.name}" for each in live if reads.bookmark(session, each.id)]
+            raise UsageError(
+                f"{name} is no table that was migrated into {session.place.path}",
+                hint=f"migrated tables: {', '.join(ours) or 'none'}",
+            )
+        found.append(match[0])
+    return found
+
+
+def release(session: Session, names: Sequence[str], discard: bool) -> list[ReleasedTable]:
+    """Forget tables with everything the catalog knows of them; no file is touched.
+
+    Blocked when a table holds changes of the lake's own, unless these may be discarded.
+    """
+    done = []
+    for each in resolve(session, names):
+        bookmark = reads.bookmark(session, each.id)
+        if bookmark is not None and bookmark.changed_by and not discard:
+            raise Blocked(
+                f"{each.schema}.{each.name} was changed in the lake ({bookmark.changed_by}); "
+                "what was written there would be lost",
+                code="changed-in-lake",
+                hint="copy what you need, then add --discard-changes",
+            )
+        done.append(_forget(session, each))
+    if not reads.shared_tables(session):
+        guard.lift(session)
+    return done
+
+
+def _forget(session: Session, lake_table: reads.LakeTable) -> ReleasedTable:
+    file, scheduled, metadata, tag = (
+        table("data_file"), table("files_scheduled_for_deletion"), table("metadata"), table("tag")
+    )
+    rows = session.rows(
+        sa.select(file.c.data_file_id, file.c.path_is_relative, file.c.path).where(file.c.table_id == lake_table.id)
+    )
+    own = sum(bool(relative) for _, relative, _ in rows)
+    for path in [path for _, relative, path in rows if not relative]:
+        session.run(sa.delete(scheduled).where(scheduled.c.path == path))
+    inlined = table("inlined_data_tables")
+    for (name,) in session.rows(sa.select(inlined.c.table_name).where(inlined.c.table_id == lake_table.id)):
+        session.connection.exec_driver_sql(f"DROP TABLE IF EXISTS {identifier(name)}")
+    session.connection.exec_driver_sql(f"DROP TABLE IF EXISTS {identifier(f'ducklake_inlined_delete_{lake_table.id}')}")
+    mapping, names = table("column_mapping"), table("name_mapping")
+    for (id_,) in session.rows(sa.select(mapping.c.mapping_id).where(mapping.c.table_id == lake_table.id)):
+        session.run(sa.delete(names).where(names.c.mapping_id == id_))
+    session.run(sa.delete(mapping).where(mapping.c.table_id == lake_table.id))
+    for catalog_table in _BY_TABLE:
+        each = TABLES[catalog_table]
+        session.run(sa.delete(each).where(each.c.table_id == lake_table.id))
+    session.run(sa.delete(tag).where(tag.c.object_id == lake_table.id))
+    session.run(sa.delete(metadata).where(metadata.c.scope == "table", metadata.c.scope_id == lake_table.id))
+    _note(session, lake_table)
+    name = TableName(() if lake_table.schema == "main" else (lake_table.schema,), lake_table.name)
+    return ReleasedTable(name, len(rows) - own, own)
+
+
+def _note(session: Session, lake_table: reads.LakeTable) -> None:
+    """A snapshot that says so, and makes attached sessions read the catalog again."""
+    newest, snapshot, changes = reads.head(session), table("snapshot"), table("snapshot_changes")
+    time = time_text(max(newest.time + 1, time_ns() // 1000))
+    session.run(
+        sa.insert(snapshot),
+        {
+            "snapshot_id": newest.snapshot + 1,
+            "snapshot_time": time,
+            "schema_version": newest.schema_version + 1,
+            "next_catalog_id": newest.next_catalog_id,
+            "next_file_id": newest.next_file_id + 1,
+        },
+    )
+    session.run(
+        sa.insert(changes),
+        {
+            "snapshot_id": newest.snapshot + 1,
+            "changes_made": f"dropped_table:{lake_table.id}",
+            "author": "ducklake-bridge",
+            "commit_message": f"release of {lake_table.schema}.{lake_table.name}",
+        },
+    )
+
+
+def adopt(session: Session, names: Sequence[str]) -> list[TableName]:
+    """Hand the files of tables to the lake: nothing guards them any more."""
+    metadata, done = table("metadata"), []
+    for each in resolve(session, names):
+        session.run(
+            sa.update(metadata)
+            .where(
+                metadata.c.scope == "table", metadata.c.scope_id == each.id, metadata.c.key == "bridge.ownership"
+            )
+            .values(value="adopt")
+        )
+        done.append(TableName(() if each.schema == "main" else (each.schema,), each.name))
+    if not reads.shared_tables(session):
+        guard.lift(session)
+    return done

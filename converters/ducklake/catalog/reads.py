@@ -1,0 +1,268 @@
+"""Named queries on a catalog; each returns plain values."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+import sqlalchemy as sa
+
+from bridge.errors import Blocked
+from bridge.ports import Bookmark
+from converters.ducklake.catalog.session import Session
+from converters.ducklake.catalog.tables import table
+from converters.ducklake.catalog.times import micros
+from converters.ducklake.columns import ColumnRow
+from converters.ducklake.stats import TableStat
+
+__all__ = [
+    "DATA_CHANGES", "Head", "LakeTable", "bookmark", "changes", "columns", "data_path", "has_foreign_absolute", "head",
+    "noted_snapshots",
+    "live_counts", "live_files", "live_tables", "schemas", "settings", "shared_tables", "table_stats", "tags", "version",
+]
+
+VERSION = "1.0"
+_CHANGE = re.compile(r'([a-z_]+):((?:"(?:[^"]|"")*"(?:\."(?:[^"]|"")*")?)|\d+)')
+DATA_CHANGES = frozenset(
+    {
+        "inserted_into_table", "deleted_from_table", "altered_table", "dropped_table", "inlined_insert",
+        "inlined_delete", "inline_flush", "flushed_inlined", "merge_adjacent", "rewrite_delete", "compacted_table",
+    }
+)
+"""Words of changes_made that name a table by id, as DuckDB 1.5.5 writes and reads them."""
+
+
+@dataclass(frozen=True, slots=True)
+class Head:
+    """The newest snapshot and its counters; `time` is microseconds from 1970."""
+
+    snapshot: int
+    time: int
+    schema_version: int
+    next_catalog_id: int
+    next_file_id: int
+
+
+@dataclass(frozen=True, slots=True)
+class LakeTable:
+    """A live table of the lake."""
+
+    id: int
+    schema_id: int
+    schema: str
+    name: str
+
+
+def version(session: Session) -> str:
+    """The catalog's format version; Blocked when this is no DuckLake, or one that we do not write."""
+    path = session.place.path
+    if not session.has_table("ducklake_metadata"):
+        raise Blocked(
+            f"{path} is not a DuckLake catalog: it has no table ducklake_metadata",
+            code="foreign-catalog",
+            hint="name a new file; nothing was written",
+        )
+    found = settings(session).get("version", "")
+    if found == VERSION:
+        return found
+    if found.startswith("0."):
+        raise Blocked(
+            f"catalog {path} has format version {found}; {VERSION} is needed",
+            code="catalog-version",
+            hint=f"upgrade it in DuckDB: ATTACH 'ducklake:{session.place.attach}' AS lake (AUTOMATIC_MIGRATION true)",
+        )
+    raise Blocked(
+        f"catalog {path} has format version {found or 'none'!r}; this release writes {VERSION}",
+        code="catalog-version",
+        hint="use a release of ducklake-bridge that knows it",
+    )
+
+
+def settings(session: Session) -> dict[str, str]:
+    """The catalog-wide settings."""
+    each = table("metadata").c
+    return {key: value for key, value in session.rows(sa.select(each.key, each.value).where(each.scope.is_(None)))}
+
+
+def data_path(session: Session) -> str:
+    """The lake's data path as stored, relative ones resolved against the working directory as DuckDB does."""
+    return settings(session).get("data_path", "")
+
+
+def head(session: Session) -> Head:
+    """The newest snapshot; Blocked when the catalog has none."""
+    each = table("snapshot").c
+    time = sa.cast(each.snapshot_time, sa.String) if session.place.backend == "sqlite" else each.snapshot_time
+    found = session.rows(
+        sa.select(each.snapshot_id, time, each.schema_version, each.next_catalog_id, each.next_file_id)
+        .order_by(each.snapshot_id.desc())
+        .limit(1)
+    )
+    if not found:
+        raise Blocked(f"catalog {session.place.path} has no snapshot", code="foreign-catalog")
+    times = session.rows(sa.select(time))
+    return Head(found[0][0], max(micros(row[0]) for row in times), found[0][2], found[0][3], found[0][4])
+
+
+def schemas(session: Session) -> dict[str, int]:
+    """The live schemas by name."""
+    each = table("schema").c
+    found = session.rows(sa.select(each.schema_name, each.schema_id).where(each.end_snapshot.is_(None)))
+    return {name: id_ for name, id_ in found}
+
+
+def live_tables(session: Session) -> list[LakeTable]:
+    """Every live table; views share the names of a schema and count as tables here, with id -1."""
+    schema, each, view = table("schema").c, table("table").c, table("view").c
+    found = session.rows(
+        sa.select(each.table_id, schema.schema_id, schema.schema_name, each.table_name)
+        .join(table("schema"), schema.schema_id == each.schema_id)
+        .where(each.end_snapshot.is_(None), schema.end_snapshot.is_(None))
+    )
+    found += session.rows(
+        sa.select(sa.literal(-1), schema.schema_id, schema.schema_name, view.view_name)
+        .join(table("schema"), schema.schema_id == view.schema_id)
+        .where(view.end_snapshot.is_(None), schema.end_snapshot.is_(None))
+    )
+    return [LakeTable(*row) for row in found]
+
+
+def bookmark(session: Session, table_id: int) -> Bookmark | None:
+    """What we noted in the catalog about a table that we wrote, with the first change by anybody else since."""
+    each = table("metadata").c
+    rows = session.rows(
+        sa.select(each.key, each.value).where(
+            each.scope == "table", each.scope_id == table_id, each.key.startswith("bridge.")
+        )
+    )
+    noted = {key.removeprefix("bridge."): value for key, value in rows}
+    if "source" not in noted:
+        return None
+    return Bookmark(
+        source=json.loads(noted["source"]),
+        commit=noted.get("source_commit", ""),
+        definition=noted.get("definition", ""),
+        plan=noted.get("plan", ""),
+        ownership=noted.get("ownership", "shared"),
+        changed_by=_changed_since(session, table_id, int(noted.get("snapshot", 0))),
+    )
+
+
+def _changed_since(session: Session, table_id: int, snapshot: int) -> str:
+    each = table("snapshot_changes").c
+    rows = session.rows(
+        sa.select(each.snapshot_id, each.changes_made).where(each.snapshot_id > snapshot).order_by(each.snapshot_id)
+    )
+    for id_, made in rows:
+        for word, what in changes(made or ""):
+            if word in DATA_CHANGES and what == str(table_id):
+                return f"{word} in snapshot {id_}"
+    return ""
+
+
+def changes(text: str) -> Iterator[tuple[str, str]]:
+    """(word, id or quoted name) pairs of a changes_made text."""
+    for found in _CHANGE.finditer(text):
+        yield found.group(1), found.group(2)
+
+
+def columns(session: Session, table_id: int) -> dict[int, ColumnRow]:
+    """The live column rows of a table."""
+    each = table("column").c
+    rows = session.rows(
+        sa.select(
+            each.column_id, each.column_order, each.column_name, each.column_type, each.initial_default,
+            each.default_value, each.default_value_type, each.nulls_allowed, each.parent_column,
+        ).where(each.table_id == table_id, each.end_snapshot.is_(None))
+    )
+    return {
+        row[0]: ColumnRow(
+            order=row[1],
+            name=row[2],
+            type=row[3],
+            initial_default=row[4],
+            default=None if row[5] in (None, "NULL") and row[6] != "expression" else row[5],
+            nulls_allowed=bool(row[7]),
+            parent=row[8],
+        )
+        for row in rows
+    }
+
+
+def tags(session: Session, name: str, *keys: sa.ColumnElement[bool]) -> list[tuple[int, str, str]]:
+    """(object or column id, key, value) of the live rows of `tag` or `column_tag`."""
+    each = table(name).c
+    id_ = each.object_id if name == "tag" else each.column_id
+    return [
+        (row[0], row[1], row[2])
+        for row in session.rows(sa.select(id_, each.key, each.value).where(each.end_snapshot.is_(None), *keys))
+    ]
+
+
+def live_files(session: Session, table_id: int) -> dict[str, int]:
+    """data_file_id by path of the live files that are registered by absolute path."""
+    each = table("data_file").c
+    rows = session.rows(
+        sa.select(each.path, each.data_file_id, each.path_is_relative).where(
+            each.table_id == table_id, each.end_snapshot.is_(None)
+        )
+    )
+    return {path: id_ for path, id_, relative in rows if not relative}
+
+
+def table_stats(session: Session, table_id: int) -> tuple[tuple[int, int, int] | None, Mapping[int, TableStat]]:
+    """((record_count, next_row_id, file_size_bytes) or None, column statistics by column id)."""
+    each, column = table("table_stats").c, table("table_column_stats").c
+    totals = session.rows(
+        sa.select(each.record_count, each.next_row_id, each.file_size_bytes).where(each.table_id == table_id)
+    )
+    rows = session.rows(
+        sa.select(column.column_id, column.contains_null, column.min_value, column.max_value).where(
+            column.table_id == table_id
+        )
+    )
+    found = {row[0]: TableStat(row[1] is None or bool(row[1]), row[2], row[3]) for row in rows}
+    return (tuple(totals[0]) if totals else None), found  # type: ignore[return-value]  # three columns
+
+
+def shared_tables(session: Session) -> list[int]:
+    """Ids of the tables whose files we registered and still share with their source."""
+    each = table("metadata").c
+    rows = session.rows(
+        sa.select(each.scope_id).where(
+            each.scope == "table", each.key == "bridge.ownership", each.value == "shared"
+        )
+    )
+    return [row[0] for row in rows]
+
+
+def has_foreign_absolute(session: Session) -> bool:
+    """Whether a file outside the data path is scheduled for deletion already."""
+    each = table("files_scheduled_for_deletion").c
+    return any(not relative for (relative,) in session.rows(sa.select(each.path_is_relative)))
+
+
+def noted_snapshots(session: Session) -> list[tuple[str, str, int]]:
+    """(table, source commit, lake snapshot) of everything that our snapshots say of themselves."""
+    each = table("snapshot_changes").c
+    rows = session.rows(
+        sa.select(each.snapshot_id, each.commit_extra_info).where(each.author == "ducklake-bridge").order_by(each.snapshot_id)
+    )
+    found = []
+    for id_, info in rows:
+        for noted in json.loads(info or "{}").get("tables", []):
+            found.append((str(noted["table"]), str(noted["commit"]), int(id_)))
+    return found
+
+
+def live_counts(session: Session, table_id: int) -> tuple[int, int]:
+    """(live data files, rows in them before deletes)."""
+    each = table("data_file").c
+    found = session.rows(
+        sa.select(sa.func.count(), sa.func.coalesce(sa.func.sum(each.record_count), 0)).where(
+            each.table_id == table_id, each.end_snapshot.is_(None)
+        )
+    )
+    return int(found[0][0]), int(found[0][1])

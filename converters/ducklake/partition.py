@@ -1,0 +1,121 @@
+"""Partition specs and sort orders as a DuckLake table can declare them.
+
+DuckLake's month, day and hour are calendar parts, not counts from 1970 (as DuckDB 1.5.5 writes them), so an Iceberg
+day becomes year, month and day. Files in place carry no partition values; the declaration is for later inserts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from bridge.model.findings import Code, Finding
+from bridge.model.layout import Bucket, PartitionField, Simple
+from bridge.model.schema import Placed, walk
+from bridge.model.table import Table
+from bridge.model.types import Fixed, Leaf
+from converters.ducklake.identifiers import identifier, literal
+
+__all__ = ["PartitionKey", "SortKey", "layout_findings", "partition_keys", "sort_keys"]
+
+_PARTS = {
+    Simple.YEAR: ("year",),
+    Simple.MONTH: ("year", "month"),
+    Simple.DAY: ("year", "month", "day"),
+    Simple.HOUR: ("year", "month", "day", "hour"),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionKey:
+    """A row of ducklake_partition_column."""
+
+    column: int
+    transform: str
+
+
+@dataclass(frozen=True, slots=True)
+class SortKey:
+    """A row of ducklake_sort_expression."""
+
+    expression: str
+    direction: str
+    nulls: str
+
+
+def _placed(table: Table) -> dict[int, Placed]:
+    return {int(each.field.id): each for each in walk(table.schema.fields)}
+
+
+def partition_keys(table: Table) -> tuple[PartitionKey, ...]:
+    """The keys of the current spec that can be declared, each once, in order."""
+    keys: list[PartitionKey] = []
+    columns = _placed(table)
+    for field in table.spec.fields:
+        if _why_not(field, columns):
+            continue
+        parts = ("identity",) if field.transform is Simple.IDENTITY else _PARTS[field.transform]  # type: ignore[index]  # _why_not
+        keys += [PartitionKey(int(field.source), part) for part in parts]
+    return tuple(dict.fromkeys(keys))
+
+
+def _why_not(field: PartitionField, columns: dict[int, Placed]) -> str:
+    """Why a partition field cannot be declared; empty when it can, and for void, which partitions by nothing."""
+    if field.transform is Simple.VOID:
+        return "void"
+    place = columns.get(int(field.source))
+    if place is None:
+        return "its column is gone"
+    if isinstance(field.transform, Bucket):
+        return "files in place carry no bucket, and DuckDB prunes by it"
+    if field.transform not in (Simple.IDENTITY, *_PARTS):
+        return "DuckLake has no such transform"
+    if place.parent is not None:
+        return "DuckLake partitions by top-level columns only"
+    if not place.is_leaf or place.field.type in (Leaf.BINARY, Leaf.VARIANT, Leaf.NOTHING) or isinstance(
+        place.field.type, Fixed
+    ):
+        return "DuckLake cannot partition by this type"
+    return ""
+
+
+def sort_keys(table: Table) -> tuple[SortKey, ...]:
+    """The keys of the current sort order as expressions; cut at the first that has no counterpart."""
+    keys: list[SortKey] = []
+    columns = _placed(table)
+    for field in table.sort_order.fields:
+        place = columns.get(int(field.source))
+        if field.transform is not Simple.IDENTITY or place is None or place.repeated:
+            break
+        expression = identifier(place.path[0]) + "".join(f"[{literal(name)}]" for name in place.path[1:])
+        keys.append(
+            SortKey(
+                expression,
+                "DESC" if field.descending else "ASC",
+                "NULLS_FIRST" if field.nulls_first else "NULLS_LAST",
+            )
+        )
+    return tuple(keys)
+
+
+def layout_findings(table: Table) -> Iterator[Finding]:
+    """What the lake cannot declare of the table's layout."""
+    columns = _placed(table)
+    temporal = []
+    for field in table.spec.fields:
+        why = _why_not(field, columns)
+        name = field.transform.value if isinstance(field.transform, Simple) else str(field.transform)
+        if why and why != "void":
+            code = Code.PARTITION_BUCKET if isinstance(field.transform, Bucket) else Code.PARTITION_LAYOUT
+            yield Finding(code, str(table.name), f"partition key {field.name} ({name}) is not declared: {why}")
+        elif not why and field.transform in _PARTS:
+            temporal.append(f"{field.name} ({name})")
+    if temporal:
+        yield Finding(
+            Code.TEMPORAL_PARTITION,
+            str(table.name),
+            f"{', '.join(temporal)}: declared as calendar parts, as DuckDB writes them",
+        )
+    wanted, kept = len(table.sort_order.fields), len(sort_keys(table))
+    if kept < wanted:
+        yield Finding(Code.SORT_ORDER, str(table.name), f"{wanted - kept} of {wanted} sort keys have no counterpart")

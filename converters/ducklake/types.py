@@ -1,0 +1,106 @@
+"""Column types by the names that DuckLake 1.0 catalogs hold (specification, "Data Types"; as DuckDB 1.5.5 loads them)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from bridge.model.types import (
+    ColumnType,
+    Decimal,
+    Fixed,
+    Geo,
+    Leaf,
+    ListOf,
+    MapOf,
+    Struct,
+    Time,
+    Timestamp,
+    Unit,
+    UnknownType,
+)
+
+__all__ = ["TYPE_CHOICES", "duckdb_type", "is_renamed", "type_name"]
+
+BY_TYPE: dict[ColumnType, str] = {
+    Leaf.BOOLEAN: "boolean",
+    Leaf.INT8: "int8",
+    Leaf.INT16: "int16",
+    Leaf.INT32: "int32",
+    Leaf.INT64: "int64",
+    Leaf.INT128: "int128",
+    Leaf.UINT8: "uint8",
+    Leaf.UINT16: "uint16",
+    Leaf.UINT32: "uint32",
+    Leaf.UINT64: "uint64",
+    Leaf.UINT128: "uint128",
+    Leaf.FLOAT32: "float32",
+    Leaf.FLOAT64: "float64",
+    Leaf.DATE: "date",
+    Leaf.TIMETZ: "timetz",
+    Leaf.INTERVAL: "interval",
+    Leaf.STRING: "varchar",
+    Leaf.BINARY: "blob",
+    Leaf.UUID: "uuid",
+    Leaf.JSON: "json",
+    Leaf.VARIANT: "variant",
+    Time(Unit.MICRO): "time",
+    Time(Unit.NANO): "time_ns",
+    Timestamp(Unit.MICRO): "timestamp",
+    Timestamp(Unit.SECOND): "timestamp_s",
+    Timestamp(Unit.MILLI): "timestamp_ms",
+    Timestamp(Unit.NANO): "timestamp_ns",
+    Timestamp(Unit.MICRO, utc=True): "timestamptz",
+}
+NAMES: dict[str, ColumnType] = {name: type_ for type_, name in BY_TYPE.items()}
+
+DUCKDB_NAMES = {
+    "int8": "TINYINT", "int16": "SMALLINT", "int32": "INTEGER", "int64": "BIGINT", "int128": "HUGEINT",
+    "uint8": "UTINYINT", "uint16": "USMALLINT", "uint32": "UINTEGER", "uint64": "UBIGINT", "uint128": "UHUGEINT",
+    "float32": "FLOAT", "float64": "DOUBLE", "timetz": "TIME WITH TIME ZONE", "timestamptz": "TIMESTAMP WITH TIME ZONE",
+    "timestamp_us": "TIMESTAMP",
+}
+"""Where DuckDB calls a type otherwise than the catalog; the rest is the same word in capitals."""
+
+TYPE_CHOICES: Mapping[str, tuple[str, ...]] = {"timestamptz_ns": ("timestamp_ns", "timestamptz")}
+"""Types without a counterpart that --type-map may map, and to what."""
+
+
+def type_name(type_: ColumnType, chosen: Mapping[str, str]) -> str | None:
+    """The catalog's word for a type, None when it has none; `chosen` is the user's --type-map."""
+    match type_:
+        case Decimal(precision, scale):
+            return f"decimal({precision},{scale})" if precision <= 38 else None
+        case Fixed():
+            return "blob"
+        case Leaf.NOTHING:
+            return "int32"
+        case Timestamp(Unit.NANO, True):
+            return chosen.get("timestamptz_ns")
+        case Struct():
+            return "struct"
+        case ListOf():
+            return "list"
+        case MapOf():
+            return "map"
+        case Geo() | UnknownType():
+            return None
+        case _:
+            return BY_TYPE.get(type_)
+
+
+def is_renamed(type_: ColumnType) -> str:
+    """What a type is called at its source when the catalog keeps its values under another name, else empty."""
+    match type_:
+        case Fixed(length):
+            return f"fixed[{length}]"
+        case Leaf.NOTHING:
+            return "unknown"
+        case Timestamp(Unit.NANO, True):
+            return "timestamptz_ns"
+        case _:
+            return ""
+
+
+def duckdb_type(name: str) -> str:
+    """DuckDB's own spelling of a leaf type's catalog name."""
+    return DUCKDB_NAMES.get(name, name.upper())

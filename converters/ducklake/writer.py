@@ -1,0 +1,294 @@
+"""A DuckLake as a target: what it holds, what it says to a table, and how a plan becomes snapshots."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+import pyarrow.compute as pc
+
+from bridge.errors import BridgeError, Conflict, Unreachable, UsageError
+from bridge.model.files import Files
+from bridge.model.findings import Code, Finding
+from bridge.model.options import Options
+from bridge.model.paths import is_within
+from bridge.model.table import Table, TableName
+from bridge.ports import Check, CommitResult, ProgressSink, Rows, TableWrite, TargetTable
+from converters.ducklake.catalog import reads
+from converters.ducklake.catalog.commit import NewLake, write_tables
+from converters.ducklake.catalog.session import Place, parse_place, session
+from converters.ducklake.columns import column_rows
+from converters.ducklake.identifiers import literal, qualified
+from converters.ducklake.review import review_table
+from converters.ducklake.scanner import ask, compare_rows
+from converters.ducklake.types import duckdb_type
+from converters.storage import absolute
+
+__all__ = ["DuckLakeTarget", "open_target"]
+
+_CREATED_BY = "ducklake-bridge"
+_CHECKED_SNAPSHOTS = 5
+
+
+class DuckLakeTarget:
+    """A catalog file, there already or to be made."""
+
+    def __init__(self, place: Place, options: Options) -> None:
+        self.place = place
+        self._chosen = dict(options.type_map)
+        self._existed = place.exists
+        default = f"{place.path}.files/"
+        asked = None if options.data_path is None else absolute(options.data_path).rstrip("/") + "/"
+        if self._existed:
+            with session(place) as opened:
+                reads.version(opened)
+                reads.head(opened)
+                settings = reads.settings(opened)
+            self.data_path = settings.get("data_path", "")
+            self._encrypted = settings.get("encrypted", "false") == "true"
+            if asked is not None and asked.rstrip("/") != absolute(self.data_path).rstrip("/"):
+                raise UsageError(
+                    f"{place.path} has the data path {self.data_path}, not {asked}", hint="leave --data-path out"
+                )
+        else:
+            if not os.path.isdir(os.path.dirname(place.path)):
+                raise Unreachable(f"the directory of {place.path} is not there", hint="create it first")
+            self.data_path = asked or default
+            self._encrypted = False
+
+    def lookup(self, names: Sequence[TableName]) -> Mapping[TableName, TargetTable]:
+        """The tables among `names` that exist, whatever their case."""
+        if not self._existed:
+            return {}
+        found: dict[TableName, TargetTable] = {}
+        with session(self.place) as opened:
+            held = {(each.schema.casefold(), each.name.casefold()): each for each in reads.live_tables(opened)}
+            for name in names:
+                match = held.get(((".".join(name.namespace) or "main").casefold(), name.name.casefold()))
+                if match is None:
+                    continue
+                bookmark = reads.bookmark(opened, match.id) if match.id >= 0 else None
+                held_as = TableName(() if match.schema == "main" else (match.schema,), match.name)
+                found[name] = TargetTable(held_as, bookmark)
+        return found
+
+    def rename(self, source: TableName) -> TableName:
+        """`a.b.t` becomes table t of schema a.b; a table without a namespace lands in main."""
+        return TableName((".".join(source.namespace),) if source.namespace else (), source.name)
+
+    def review(self, table: Table, options: Options) -> Sequence[Finding]:
+        """What the lake has to say about the definition."""
+        found = review_table(table, self._chosen)
+        for level in table.name.namespace:
+            if "." in level:
+                found.append(
+                    Finding(Code.NAME_UNSUPPORTED, str(table.name), f"namespace level {level!r} holds a dot", "use --as")
+                )
+        if self._encrypted:
+            found.append(Finding(Code.TARGET_ENCRYPTED, str(table.name), f"{self.place.path} is an encrypted lake"))
+        return found
+
+    def overlaps(self, location: str, files: Files) -> Finding | None:
+        """Orphan cleanup removes every unregistered Parquet file below the data path, so neither may hold the other."""
+        data_path = absolute(self.data_path)
+        inside = pc.starts_with(files.table.column("path"), data_path.rstrip("/") + "/")
+        if not (is_within(location, data_path) or is_within(data_path, location) or pc.any(inside).as_py()):
+            return None
+        return Finding(
+            Code.DATA_PATH_OVERLAP,
+            location,
+            f"the lake's data path {self.data_path} and the source's files lie in one another",
+            "choose another catalog file or --data-path",
+        )
+
+    def commit(self, writes: Sequence[TableWrite], progress: ProgressSink) -> CommitResult:
+        """All tables in one transaction. A new catalog is built beside its place and linked there when complete."""
+        if self._existed:
+            with session(self.place) as opened:
+                written, findings = write_tables(opened, writes, None, self._chosen, progress)
+            return CommitResult(tuple(written), tuple(findings))
+        self._sweep()
+        building = Place(self.place.backend, f"{self.place.path}.bridge-{os.getpid()}")
+        new = NewLake(self.data_path, _CREATED_BY)
+        try:
+            with session(building, create=True) as opened:
+                written, findings = write_tables(opened, writes, new, self._chosen, progress)
+            _sync(building.path)
+            try:
+                os.link(building.path, self.place.path)
+            except FileExistsError as error:
+                raise Conflict(f"{self.place.path} was created meanwhile", hint="run it again") from error
+            except OSError as error:
+                raise Unreachable(f"{self.place.path} cannot be created: {error.strerror}") from error
+        finally:
+            _remove(building.path)
+        _sync(os.path.dirname(self.place.path))
+        return CommitResult(tuple(written), tuple(findings))
+
+    def _sweep(self) -> None:
+        """Remove what a killed run of ours left beside the catalog."""
+        directory, name = os.path.split(self.place.path)
+        for each in os.listdir(directory):
+            head, mark, pid = each.rpartition(".bridge-")
+            if mark and head == name and pid.isdigit() and not _alive(int(pid)):
+                _remove(os.path.join(directory, each))
+
+    def verify(self, result: CommitResult, writes: Sequence[TableWrite], read_files: bool) -> Sequence[Check]:
+        """Columns, types and row counts as DuckDB answers them, at the first, last and some snapshots between."""
+        snapshots = self._snapshots(writes)
+        questions: list[tuple[str, str, list[list[str | None]] | None]] = []
+        for write in writes:
+            questions += _questions(write, snapshots.get(write.name, {}), self._chosen, read_files)
+        try:
+            answers = ask(self.place.attach, self.place.backend, [query for _, query, _ in questions])
+        except BridgeError as error:
+            return [Check("DuckDB opens the lake", error.message)]
+        checks = [Check("DuckDB opens the lake")]
+        for (what, _, expected), answer in zip(questions, answers, strict=True):
+            if isinstance(answer, BridgeError):
+                checks.append(Check(what, answer.message))
+            elif expected is not None and answer != expected:
+                checks.append(Check(what, f"DuckDB says {_short(answer)}, expected {_short(expected)}"))
+            else:
+                checks.append(Check(what))
+        return checks
+
+    def _snapshots(self, writes: Sequence[TableWrite]) -> dict[TableName, dict[int, int]]:
+        """Lake snapshot by commit index, from what the commit noted in the catalog."""
+        found: dict[TableName, dict[int, int]] = {}
+        with session(self.place) as opened:
+            noted = reads.noted_snapshots(opened)
+        for write in writes:
+            index = {commit.id: place for place, commit in enumerate(write.table.commits)}
+            found[write.name] = {
+                index[commit]: snapshot for name, commit, snapshot in noted if name == str(write.name) and commit in index
+            }
+        return found
+
+    def compare(self, name: TableName, commit: str, rows: Rows) -> Check:
+        """EXCEPT ALL both ways, in DuckDB's own process, at the lake snapshot of the commit."""
+        snapshot: int | None = None
+        label = f"{name}: rows"
+        if commit:
+            with session(self.place) as opened:
+                held = [at for table, id_, at in reads.noted_snapshots(opened) if table == str(name) and id_ == commit]
+            if not held:
+                return Check(f"{label} at commit {commit}", "the lake has no snapshot for it")
+            snapshot = held[-1]
+            label = f"{label} at snapshot {snapshot}"
+        at = qualified("lake", *(name.namespace or ("main",)), name.name)
+        at += "" if snapshot is None else f" AT (VERSION => {snapshot})"
+        try:
+            fault = compare_rows(self.place.attach, self.place.backend, at, rows)
+        except BridgeError as error:
+            fault = error.message
+        return Check(label, fault)
+
+    def closing_words(self, result: CommitResult, writes: Sequence[TableWrite]) -> Sequence[str]:
+        """How to open the lake, what is guarded, how to catch up, take over and undo."""
+        shared = [write for write in writes if write.ownership == "shared"]
+        names = " ".join(f"--table {'.'.join((*write.name.namespace, write.name.name))}" for write in writes)
+        first = writes[0].name
+        said = [
+            f"open it:    ATTACH {literal('ducklake:' + self.place.attach)} AS lake;",
+            f"try it:     SELECT * FROM {qualified('lake', *(first.namespace or ('main',)), first.name)} LIMIT 10;",
+        ]
+        if shared and self.place.backend == "sqlite":
+            said.append(
+                "guarded:    the lake never deletes the source's files; expire, merge and cleanup work. Do not expire or "
+                "remove files at the source while the lake uses them."
+            )
+        elif shared:
+            said.append(
+                "guarded:    maintenance that would delete a source file fails with a CHECK error; inserts, updates and "
+                "deletes work. Do not expire or remove files at the source while the lake uses them."
+            )
+        else:
+            said.append("adopted:    the files are the lake's now; its maintenance may delete them. Retire the source.")
+        said.append("catch up:   run the same command again")
+        if shared:
+            said.append(f"take over:  ducklake-bridge adopt ducklake:{self.place.attach} {names}")
+        said.append(f"undo:       ducklake-bridge release ducklake:{self.place.attach} {names}")
+        return said
+
+
+def _short(rows: object) -> str:
+    text = str(rows)
+    return text if len(text) < 200 else text[:200] + " ..."
+
+
+def _questions(
+    write: TableWrite, snapshots: Mapping[int, int], chosen: Mapping[str, str], read_files: bool
+) -> list[tuple[str, str, list[list[str | None]] | None]]:
+    name = ".".join((*write.name.namespace, write.name.name))
+    at = qualified("lake", *(write.name.namespace or ("main",)), write.name.name)
+    rows = column_rows(write.table.schema, chosen)
+    top = sorted((row.order, row) for row in rows.values() if row.parent is None)
+    questions: list[tuple[str, str, list[list[str | None]] | None]] = [
+        (
+            f"{name}: columns",
+            f"SELECT column_name, CASE WHEN data_type LIKE 'STRUCT%' OR data_type LIKE '%[]' OR data_type LIKE 'MAP%' "
+            f"THEN '' ELSE data_type END FROM duckdb_columns() WHERE database_name = 'lake' "
+            f"AND schema_name = {literal((write.name.namespace or ('main',))[0])} "
+            f"AND table_name = {literal(write.name.name)} ORDER BY column_index",
+            [[row.name, "" if row.type in ("struct", "list", "map") else duckdb_type(row.type)] for _, row in top],
+        )
+    ]
+    live = _live_rows(write)
+    newest = len(write.table.commits) - 1
+    questions.append((f"{name}: rows now", f"SELECT count(*) FROM {at}", [[str(live[newest] if newest >= 0 else 0)]]))
+    if not read_files:
+        return questions
+    indexes = sorted(snapshots)
+    step = max(1, (len(indexes) - 1) // (_CHECKED_SNAPSHOTS - 1)) if indexes else 1
+    for index in sorted({*indexes[::step], *indexes[-1:]}):
+        questions.append(
+            (
+                f"{name}: rows at snapshot {snapshots[index]}",
+                f"SELECT count(*) FROM {at} AT (VERSION => {snapshots[index]})",
+                [[str(live[index])]],
+            )
+        )
+    questions.append((f"{name}: a row can be read", f"SELECT * FROM {at} LIMIT 1", None))
+    return questions
+
+
+def _live_rows(write: TableWrite) -> np.ndarray:
+    """Live rows at each commit."""
+    files, commits = write.files.table, len(write.table.commits)
+    change = np.zeros(commits + 1, dtype=np.int64)
+    counts = files.column("record_count").to_numpy()
+    np.add.at(change, files.column("begin").to_numpy(), counts)
+    np.subtract.at(change, files.column("end").fill_null(commits).to_numpy(), counts)
+    return np.cumsum(change)
+
+
+def _alive(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        return True
+    return True
+
+
+def _remove(path: str) -> None:
+    for each in (path, f"{path}.wal", f"{path}-journal", f"{path}-wal", f"{path}-shm"):
+        if os.path.exists(each):
+            os.remove(each)
+
+
+def _sync(path: str) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def open_target(rest: str, options: Options) -> DuckLakeTarget:
+    """The target behind `ducklake:REST`."""
+    return DuckLakeTarget(parse_place(rest), options)
+
