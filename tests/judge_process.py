@@ -395,12 +395,14 @@ class Session:
             f"SELECT CAST(v AS VARCHAR) FROM (SELECT DISTINCT {e} AS v FROM {twin} WHERE {e} IS NOT NULL)"
             " ORDER BY v"
         )
-        inside = spread([f"CAST({text(str(t))} AS {type_})" for (t,) in texts], at_most)
+        # DuckDB has no literal for a text that holds a NUL byte
+        writable = [str(t) for (t,) in texts if "\0" not in str(t)]
+        inside = spread([f"CAST({text(t)} AS {type_})" for t in writable], at_most)
         beyond = self.run(
             f"SELECT CAST({outside(leaf, twin, False)} AS VARCHAR),"
             f" CAST({outside(leaf, twin, True)} AS VARCHAR)"
         )[0]
-        return inside, [f"CAST({text(str(t))} AS {type_})" for t in beyond if t is not None]
+        return inside, [f"CAST({text(str(t))} AS {type_})" for t in beyond if t is not None and "\0" not in str(t)]
 
     def questions(self, twin: str, columns: Sequence[Column], depth: Depth) -> Iterator[Question]:
         """Everything that is asked of both sides, in an order that puts the simplest first."""

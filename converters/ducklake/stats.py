@@ -82,6 +82,7 @@ class Renderer:
         stated = stated.filter(keep)
         count = stated.num_rows
         nans = stated.column("nans")
+        lower, upper = _safe_float_bounds(stated.column("lower"), stated.column("upper"), nans)
         time = "TIME" if duckdb_type == "TIME" else ""
         return pa.table(
             [
@@ -91,13 +92,34 @@ class Renderer:
                 stated.column("size"),
                 pc.subtract(stated.column("values"), stated.column("nulls")),
                 stated.column("nulls"),
-                self.text(stated.column("lower"), time),
-                self.text(stated.column("upper"), time),
+                self.text(lower, time),
+                self.text(upper, time),
                 pc.greater(nans, 0),
                 pa.nulls(count, pa.string()),
             ],
             schema=FILE_STATS,
         )
+
+
+_FLOAT_MAX = float(np.finfo(np.float32).max)
+
+
+def _safe_float_bounds(
+    lower: pa.ChunkedArray, upper: pa.ChunkedArray, nans: pa.ChunkedArray
+) -> tuple[pa.ChunkedArray, pa.ChunkedArray]:
+    """Bounds of float columns as DuckDB 1.5.5 prunes rightly by: a file whose bounds are one value is dropped for
+    `<> value` though it may hold NaN, and the largest 32-bit float does not survive as a constant's text."""
+    if not pa.types.is_floating(lower.type):
+        return lower, upper
+    may_hold_nan = pc.fill_null(pc.not_equal(nans, 0), True)
+    blurred = pc.and_(may_hold_nan, pc.fill_null(pc.equal(lower, upper), False))
+    nothing = pa.scalar(None, lower.type)
+    lower, upper = pc.if_else(blurred, nothing, lower), pc.if_else(blurred, nothing, upper)
+    if pa.types.is_float32(lower.type):
+        low, high = pa.scalar(float("-inf"), lower.type), pa.scalar(float("inf"), lower.type)
+        lower = pc.if_else(pc.less_equal(lower, pa.scalar(-_FLOAT_MAX, lower.type)), low, lower)
+        upper = pc.if_else(pc.greater_equal(upper, pa.scalar(_FLOAT_MAX, lower.type)), high, upper)
+    return lower, upper
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,158 @@
+"""What tests share: the committed fixture tables, and a run of the real command over them."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta, timezone
+from pathlib import Path
+from typing import Any
+
+import duckdb
+import pyarrow as pa
+
+from tests.judge import Subject, Version
+
+ROOT = Path(__file__).resolve().parents[1]
+FIXTURES = ROOT / "fixtures" / "iceberg"
+SHARED = Path(os.environ.get("DUCKLAKE_BRIDGE_SHARED", ROOT.parent / "shared"))
+
+
+@dataclass(frozen=True)
+class Case:
+    """A committed Iceberg table with the rows of each of its snapshots."""
+
+    kind: str
+    facts: Mapping[str, Any]
+
+    @property
+    def home(self) -> Path:
+        return FIXTURES / self.kind
+
+    @property
+    def metadata(self) -> Path:
+        return self.home / str(self.facts["metadata"])
+
+    @property
+    def maps(self) -> list[str]:
+        """--map-prefix options from the stored paths to where the fixture lies."""
+        return [
+            part for old, new in self.facts["map_prefix"] for part in ("--map-prefix", f"{old}={self.home / new}")
+        ]
+
+    def rows(self, path: str) -> pa.Table:
+        with pa.OSFile(str(self.home / path), "rb") as source:
+            return pa.ipc.open_file(source).read_all()
+
+
+def case(kind: str) -> Case:
+    """One fixture by its name."""
+    return Case(kind, json.loads((FIXTURES / kind / "case.json").read_text()))
+
+
+def kinds() -> list[str]:
+    """All fixtures."""
+    return sorted(path.parent.name for path in FIXTURES.glob("*/case.json"))
+
+
+@dataclass(frozen=True)
+class Ran:
+    """A finished command."""
+
+    code: int
+    out: str
+    err: str
+
+    @property
+    def json(self) -> Any:
+        return json.loads(self.out)
+
+    def codes(self) -> dict[str, list[str]]:
+        """Finding codes of all tables by severity."""
+        found: dict[str, list[str]] = {"note": [], "loss": [], "blocked": []}
+        for table in self.json["tables"]:
+            for finding in table["findings"]:
+                found[finding["severity"]].append(finding["code"])
+        return found
+
+
+def run(*arguments: str | Path, env: Mapping[str, str] | None = None, cwd: Path | None = None) -> Ran:
+    """The command line, as a user runs it, in a process of its own."""
+    ran = subprocess.run(
+        [sys.executable, "-m", "bridge", *map(str, arguments)],
+        capture_output=True, text=True, check=False, cwd=cwd or ROOT,
+        env={**os.environ, "PYTHONPATH": str(ROOT), **(env or {})},
+    )
+    return Ran(ran.returncode, ran.stdout, ran.stderr)
+
+
+def migrate_case(found: Case, lake: str, *options: str) -> Ran:
+    """Migrate a fixture into `ducklake:LAKE` as main.t."""
+    return run("migrate", f"iceberg:{found.metadata}", f"ducklake:{lake}", "--as", "main.t", "--json", *found.maps, *options)
+
+
+def lake_rows(lake: Path, query: str) -> list[tuple[Any, ...]]:
+    """Rows of a catalog's own tables, whichever file it is."""
+    if lake.suffix == ".sqlite":
+        import sqlite3
+
+        connection = sqlite3.connect(lake)
+        try:
+            return connection.execute(query).fetchall()
+        finally:
+            connection.close()
+    with duckdb.connect(str(lake), read_only=True) as opened:
+        return opened.execute(query).fetchall()
+
+
+def commits_of(lake: Path) -> dict[str, int]:
+    """Lake snapshot by source commit ("" is what changed after the last of them)."""
+    found: dict[str, int] = {}
+    for id_, info in lake_rows(lake, "SELECT snapshot_id, commit_extra_info FROM ducklake_snapshot_changes ORDER BY 1"):
+        for each in json.loads(info or "{}").get("tables", []):
+            found[each["commit"]] = id_
+    return found
+
+
+def versions(found: Case, lake: Path) -> tuple[Version, ...]:
+    """What the lake must answer: the rows of every snapshot that it keeps, and the current ones."""
+    held = commits_of(lake)
+    kept = [each for each in found.facts["snapshots"] if str(each["snapshot_id"]) in held]
+    made = []
+    for place, each in enumerate(kept):
+        later = [other["became_current_ms"] for other in kept[place + 1 :]]
+        became = each["became_current_ms"]
+        # two snapshots of one millisecond, or a clock that went backwards: there is no instant to ask for
+        time = _EPOCH + timedelta(milliseconds=became) if all(became < other for other in later) else None
+        made.append(Version(held[str(each["snapshot_id"])], time, found.rows(each["rows"])))
+    if "" in held:
+        made.append(Version(held[""], None, found.rows(found.facts["current"])))
+    return tuple(made)
+
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
+
+
+def subject(found: Case, lake: Path, name: str = "t") -> Subject:
+    """The fixture as the judge takes it."""
+    return Subject(("main", name), versions(found, lake))
+
+
+def tree_hash(root: Path) -> str:
+    """A digest of every file below a directory: names and contents."""
+    import hashlib
+
+    digest = hashlib.sha256()
+    for path in sorted(each for each in root.rglob("*") if each.is_file()):
+        digest.update(str(path.relative_to(root)).encode() + b"\0")
+        digest.update(hashlib.sha256(path.read_bytes()).digest())
+    return digest.hexdigest()
+
+
+def strings(values: Sequence[Any]) -> list[str]:
+    """Values as text."""
+    return [str(value) for value in values]
