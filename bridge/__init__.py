@@ -1,6 +1,6 @@
 """Move tables between DuckLake and other lakehouse formats without copying data unless they must.
 
-    report = bridge.migrate("iceberg:/warehouse/db/events", "ducklake:lake.ducklake")
+report = bridge.migrate("iceberg:/warehouse/db/events", "ducklake:lake.ducklake")
 """
 
 from __future__ import annotations
@@ -23,8 +23,25 @@ if TYPE_CHECKING:
     from bridge.planning.plan import Plan
 
 __all__ = [
-    "Blocked", "BridgeError", "Code", "Conflict", "Finding", "Inspection", "Options", "PathMap", "Plan", "Report",
-    "Severity", "Unreachable", "UsageError", "VerificationFailed", "adopt", "inspect", "migrate", "plan", "release",
+    "Blocked",
+    "BridgeError",
+    "Code",
+    "Conflict",
+    "Finding",
+    "Inspection",
+    "Options",
+    "PathMap",
+    "Plan",
+    "Report",
+    "Severity",
+    "Unreachable",
+    "UsageError",
+    "VerificationFailed",
+    "adopt",
+    "inspect",
+    "migrate",
+    "plan",
+    "release",
     "verify",
 ]
 

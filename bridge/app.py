@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from bridge.errors import Blocked, BridgeError, UsageError
 from bridge.execution.executor import execute, writes_of
@@ -15,7 +15,16 @@ from bridge.model.table import Table, TableName
 from bridge.planning.plan import Action, Plan, TablePlan
 from bridge.planning.planner import blocked_table, decide
 from bridge.planning.selection import select, targets
-from bridge.ports import Check, CommitResult, LakeTableInfo, ProgressSink, ReleasedTable, Silent, Source, Target
+from bridge.ports import (
+    Check,
+    CommitResult,
+    LakeTableInfo,
+    ProgressSink,
+    ReleasedTable,
+    Silent,
+    Source,
+    Target,
+)
 from bridge.registry import open_lake, open_source, open_target
 from bridge.verification.rows import check_rows
 
@@ -27,7 +36,7 @@ class Report:
     """What a run did: its plan, what was written, what was verified, and what a person needs next."""
 
     plan: Plan
-    result: CommitResult
+    result: CommitResult = field(default_factory=lambda: CommitResult(()))
     checks: tuple[Check, ...] = ()
     words: tuple[str, ...] = ()
 
@@ -103,7 +112,9 @@ def _clashes(names: Mapping[TableName, TableName]) -> dict[TableName, Finding]:
         spellings = schemas[".".join(target.namespace).casefold()]
         if len(same) > 1 or len(spellings) > 1:
             others = ", ".join(map(str, same)) if len(same) > 1 else ", ".join(sorted(spellings))
-            found[name] = Finding(Code.CASE_COLLISION, str(name), f"equal without case: {others}", "use --as or --table")
+            found[name] = Finding(
+                Code.CASE_COLLISION, str(name), f"equal without case: {others}", "use --as or --table"
+            )
     return found
 
 
@@ -131,9 +142,7 @@ def _table_plan(
     return decide(opened.table, files, target, there, said, options)  # type: ignore[arg-type]  # a TargetTable
 
 
-def migrate(
-    source: str, target: str, options: Options | None = None, progress: ProgressSink | None = None
-) -> Report:
+def migrate(source: str, target: str, options: Options | None = None, progress: ProgressSink | None = None) -> Report:
     """Plan, write what the plan allows, and verify it. A failed verification leaves the commit and says so."""
     options, progress = options or Options(), progress or Silent()
     made, lake = _plan(source, target, options, progress)
@@ -152,7 +161,11 @@ def migrate(
 
 
 def verify(
-    source: str, target: str, options: Options | None = None, progress: ProgressSink | None = None, rows: bool = True
+    source: str,
+    target: str,
+    options: Options | None = None,
+    progress: ProgressSink | None = None,
+    rows: bool = True,
 ) -> tuple[Check, ...]:
     """Compare a source with what was migrated from it: columns, counts and, unless switched off, all rows.
 
@@ -171,7 +184,10 @@ def verify(
         ids = [commit.id for commit in table.table.commits]
         if there.bookmark.commit != (ids[-1] if ids else ""):
             checks.append(
-                Check(f"{to}: holds the newest commit", f"it holds {there.bookmark.commit or 'none'}: run migrate again")
+                Check(
+                    f"{to}: holds the newest commit",
+                    f"it holds {there.bookmark.commit or 'none'}: run migrate again",
+                )
             )
             continue
         plan_ = _table_plan(opened, lake, name, to, {}, options, progress)
@@ -219,5 +235,3 @@ def _lake(locator: str) -> Locator:
     if parsed.format != "ducklake":
         raise UsageError(f"{locator} is not a DuckLake", hint="write ducklake:FILE")
     return parsed
-
-

@@ -12,8 +12,21 @@ from bridge.model.options import Options
 from bridge.model.table import Table, TableName
 
 __all__ = [
-    "Bookmark", "Check", "CommitResult", "Lake", "LakeTableInfo", "ProgressSink", "ReleasedTable", "Rows", "Silent", "Source",
-    "SourceTable", "TableWrite", "Target", "TargetTable", "Written",
+    "Bookmark",
+    "Check",
+    "CommitResult",
+    "Lake",
+    "LakeTableInfo",
+    "ProgressSink",
+    "ReleasedTable",
+    "Rows",
+    "Silent",
+    "Source",
+    "SourceTable",
+    "TableWrite",
+    "Target",
+    "TargetTable",
+    "Written",
 ]
 
 

@@ -10,7 +10,7 @@ from bridge.locators import Locator
 from bridge.model.options import Options
 from bridge.ports import Lake, Source, Target
 
-__all__ = ["open_lake", "open_source", "open_target", "type_choices"]
+__all__ = ["extensions", "open_lake", "open_source", "open_target", "type_choices"]
 
 _SOURCES = {"iceberg": "converters.iceberg.reader:open_source"}
 _TARGETS = {"ducklake": "converters.ducklake.writer:open_target"}
@@ -22,7 +22,8 @@ def _load(entries: dict[str, str], locator: Locator, role: str) -> Any:
     entry = entries.get(locator.format)
     if entry is None:
         raise UsageError(
-            f"{locator}: {locator.format} is not built yet as a {role}", hint=f"built: {', '.join(sorted(entries))}"
+            f"{locator}: {locator.format} is not built yet as a {role}",
+            hint=f"built: {', '.join(sorted(entries))}",
         )
     module, _, name = entry.partition(":")
     try:
@@ -54,3 +55,9 @@ def open_lake(locator: Locator) -> Lake:
 def type_choices() -> dict[str, tuple[str, ...]]:
     """Types without a counterpart in some target, and what --type-map may make of them."""
     return dict(import_module("converters.ducklake.types").TYPE_CHOICES)
+
+
+def extensions() -> dict[str, tuple[bool, str, str]]:
+    """DuckDB's extensions: whether each loads, what was found, and the line that brings it."""
+    found: dict[str, tuple[bool, str, str]] = import_module("converters.ducklake.extensions").examine()
+    return found

@@ -137,9 +137,7 @@ class Engine:
             text = statement.replace("{t}", f"ice.db.{kind}").replace("{k}", kind)
 
             def snapshot_id(match: re.Match[str]) -> str:
-                return str(
-                    newest_metadata(ROOT / "db" / kind)[1]["snapshots"][int(match[1]) - 1]["snapshot-id"]
-                )
+                return str(newest_metadata(ROOT / "db" / kind)[1]["snapshots"][int(match[1]) - 1]["snapshot-id"])
 
             self.spark.sql(re.sub(r"\{s(\d+)\}", snapshot_id, text))
 
@@ -232,9 +230,7 @@ def built(
     return register
 
 
-def create(
-    columns: str = "id INT, v STRING", *, v: int = 2, part: str = "", mor: bool = False, **props: str
-) -> str:
+def create(columns: str = "id INT, v STRING", *, v: int = 2, part: str = "", mor: bool = False, **props: str) -> str:
     """CREATE TABLE text; property names are given with __ for a dot and _ for a dash."""
     options = {"format-version": str(v)}
     if mor:
@@ -258,10 +254,7 @@ def values(*rows: str) -> str:
 
 ID = "CAST(id AS INT)"
 PARITY = "IF(id % 2 = 0, 'even', 'odd')"
-EXPIRE = (
-    "CALL ice.system.expire_snapshots(table => 'db.{k}', older_than => TIMESTAMP '2099-01-01', "
-    "retain_last => 1)"
-)
+EXPIRE = "CALL ice.system.expire_snapshots(table => 'db.{k}', older_than => TIMESTAMP '2099-01-01', retain_last => 1)"
 
 
 # ---- versions, copy-on-write, no delete files
@@ -317,9 +310,7 @@ def add_defaults(engine: Engine, kind: str, text: str) -> None:
     update = update.addColumn("tag", types.StringType.get(), None, exprs.lit(text))
     update = update.addColumn("ratio", types.DoubleType.get(), None, exprs.lit(0.25))
     update = update.addColumn("flag", types.BooleanType.get(), None, exprs.lit(True))
-    update.addColumn(
-        "day", types.DateType.get(), None, exprs.lit("2024-02-29").to(types.DateType.get())
-    ).commit()
+    update.addColumn("day", types.DateType.get(), None, exprs.lit("2024-02-29").to(types.DateType.get())).commit()
     engine.java_table(kind).updateSchema().updateColumnDefault("qty", exprs.lit(9)).commit()
     engine.run(
         kind,
@@ -412,8 +403,7 @@ sql(
     "part_identity_types",
     "identity on int, long, decimal, date, timestamp, timestamptz, boolean, binary",
     create(
-        "id INT, i INT, l BIGINT, d DECIMAL(9,2), dt DATE, ts TIMESTAMP_NTZ, tz TIMESTAMP, "
-        "b BOOLEAN, bin BINARY",
+        "id INT, i INT, l BIGINT, d DECIMAL(9,2), dt DATE, ts TIMESTAMP_NTZ, tz TIMESTAMP, b BOOLEAN, bin BINARY",
         part="i, l, d, dt, ts, tz, b, bin",
     ),
     values(
@@ -686,10 +676,7 @@ sql(
 sql(
     "nested",
     "nested list, map, struct",
-    create(
-        "id INT, l ARRAY<ARRAY<INT>>, m MAP<STRING, ARRAY<STRING>>, "
-        "s STRUCT<a: STRUCT<b: INT, c: ARRAY<DATE>>>"
-    ),
+    create("id INT, l ARRAY<ARRAY<INT>>, m MAP<STRING, ARRAY<STRING>>, s STRUCT<a: STRUCT<b: INT, c: ARRAY<DATE>>>"),
     values(
         "(1, array(array(1, 2), NULL, array()), map('a', array('x', NULL)), "
         "named_struct('a', named_struct('b', 1, 'c', array(DATE '2024-01-01'))))",
@@ -701,10 +688,7 @@ sql(
 sql(
     "struct_deep",
     "six levels of structs, lists and maps",
-    create(
-        "id INT, s STRUCT<a: STRUCT<b: STRUCT<c: ARRAY<STRUCT<"
-        "d: MAP<STRING, STRUCT<e: BIGINT, f: STRING>>>>>>>"
-    ),
+    create("id INT, s STRUCT<a: STRUCT<b: STRUCT<c: ARRAY<STRUCT<d: MAP<STRING, STRUCT<e: BIGINT, f: STRING>>>>>>>"),
     values(
         "(1, named_struct('a', named_struct('b', named_struct('c', array(named_struct('d', "
         "map('k', named_struct('e', 1L, 'f', 'x'))))))))",
@@ -879,10 +863,7 @@ sql("names_quote", "column name with a single quote", create("id INT, `it's` STR
 sql(
     "names_rowid",
     "columns named like the virtual or internal ones of DuckDB and DuckLake",
-    create(
-        "rowid INT, snapshot_id BIGINT, filename STRING, file_row_number INT, "
-        "begin_snapshot BIGINT, row_id INT"
-    ),
+    create("rowid INT, snapshot_id BIGINT, filename STRING, file_row_number INT, begin_snapshot BIGINT, row_id INT"),
     fill(0, 5, ID, "id + 100", "concat('f', id)", "CAST(9 - id AS INT)", "id", "CAST(id * 2 AS INT)"),
     "DELETE FROM {t} WHERE rowid = 1",
 )
@@ -1409,9 +1390,7 @@ def _(engine: Engine, kind: str) -> None:
         [datetime.datetime(y, 1, 2, 3, 4, 5, 6, tzinfo=datetime.UTC) for y in (1969, 2024, 1900)] + [None],
         [decimal.Decimal("1.500"), decimal.Decimal("-999999999.999"), decimal.Decimal("0.001"), None],
     ]
-    arrays = [
-        pa.array(data, kind_) for data, kind_ in zip(columns, [*arrow, pa.decimal128(12, 3)], strict=True)
-    ]
+    arrays = [pa.array(data, kind_) for data, kind_ in zip(columns, [*arrow, pa.decimal128(12, 3)], strict=True)]
     arrays[1] = pa.ExtensionArray.from_storage(pa.uuid(), arrays[1])
     table.append(pa.table(arrays, names=names))
 
@@ -1587,14 +1566,10 @@ for _name, _codec in (
 ):
 
     def _build(engine: Engine, kind: str, codec: str = _codec) -> None:
-        engine.run(
-            kind, create("id INT, p STRING", part="p"), fill(0, 5, ID, PARITY), fill(5, 10, ID, PARITY)
-        )
+        engine.run(kind, create("id INT, p STRING", part="p"), fill(0, 5, ID, PARITY), fill(5, 10, ID, PARITY))
         recompress(kind, codec)
 
-    built(_name, f"manifests and manifest lists with Avro codec {_codec} (crafted)", engine="spark+crafted")(
-        _build
-    )
+    built(_name, f"manifests and manifest lists with Avro codec {_codec} (crafted)", engine="spark+crafted")(_build)
 
 
 # --------------------------------------------------------------------------- reading what was built
@@ -1763,8 +1738,7 @@ def type_text(kind: Any) -> str:
     if kind["type"] == "map":
         return f"map<{type_text(kind['key'])}, {type_text(kind['value'])}>"
     fields = (
-        f"{field['id']}: {field['name']}: {('optional', 'required')[field['required']]} "
-        f"{type_text(field['type'])}"
+        f"{field['id']}: {field['name']}: {('optional', 'required')[field['required']]} {type_text(field['type'])}"
         for field in kind["fields"]
     )
     return f"struct<{', '.join(fields)}>"
@@ -1885,9 +1859,7 @@ def has_field_ids(path: Path) -> bool:
     return all(b"PARQUET:field_id" in (field.metadata or {}) for field in pq.read_schema(path))
 
 
-def stored_paths(
-    metadata: dict[str, Any], chain: list[dict[str, Any]], place: Callable[[str], Path]
-) -> set[str]:
+def stored_paths(metadata: dict[str, Any], chain: list[dict[str, Any]], place: Callable[[str], Path]) -> set[str]:
     """Every path a reader of main's history meets."""
     found = {metadata["location"]}
     for snapshot in chain:
@@ -2023,9 +1995,7 @@ def check_case(folder: Path) -> list[str]:
     if case["metadata"] != f"table/metadata/{name}":
         wrong.append(f"metadata {case['metadata']} is not the newest, {name}")
     chain = ancestry(metadata)
-    if [entry["snapshot_id"] for entry in case["snapshots"]] != [
-        snapshot["snapshot-id"] for snapshot in chain
-    ]:
+    if [entry["snapshot_id"] for entry in case["snapshots"]] != [snapshot["snapshot-id"] for snapshot in chain]:
         wrong.append("snapshots are not main's ancestry")
     for path in sorted(stored_paths(metadata, chain, place)):
         if not place(path).exists():
@@ -2074,9 +2044,7 @@ def check() -> int:
 
 def main(argv: list[str]) -> int:
     """Command line."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("kinds", nargs="*", metavar="KIND")
     parser.add_argument("--list", action="store_true", help="list the kinds")
     parser.add_argument("--check", action="store_true", help="check the fixtures on disk")

@@ -25,11 +25,15 @@ PROCESS = Path(__file__).with_name("judge_process.py")
 
 @dataclass(frozen=True)
 class Version:
-    """The rows expected at one snapshot (None: the current state only), asked for by time too if given."""
+    """The rows expected at one snapshot (None: the current state only), asked for by time too if given.
+
+    `other_columns`: a column may have been replaced since the version before, so that rows changed without a change.
+    """
 
     snapshot: int | None
     time: datetime | None
     rows: pa.Table
+    other_columns: bool = False
 
     def __post_init__(self) -> None:
         if self.time is not None and self.time.tzinfo is None:
@@ -86,7 +90,14 @@ def judge(
             with pa.ipc.new_stream(str(rows), version.rows.schema) as stream:
                 stream.write_table(version.rows)
             time = None if version.time is None else version.time.isoformat(sep=" ", timespec="microseconds")
-            versions.append({"snapshot": version.snapshot, "time": time, "rows": str(rows)})
+            versions.append(
+                {
+                    "snapshot": version.snapshot,
+                    "time": time,
+                    "rows": str(rows),
+                    "other_columns": version.other_columns,
+                }
+            )
         schema, table = subject.names
         asked.append({"schema": schema, "table": table, "versions": versions})
     request, answer = folder / "request.json", folder / "answer.jsonl"

@@ -38,9 +38,7 @@ INTEGERS = frozenset(
     f"{sign}{size}" for sign in ("", "u") for size in ("tinyint", "smallint", "integer", "bigint", "hugeint")
 )
 FLOATS = frozenset(("float", "double"))
-STAMPS = frozenset(
-    ("timestamp", "timestamp_s", "timestamp_ms", "timestamp_ns", "timestamp with time zone", "date")
-)
+STAMPS = frozenset(("timestamp", "timestamp_s", "timestamp_ms", "timestamp_ns", "timestamp with time zone", "date"))
 OTHER_ORDERED = frozenset(
     ("boolean", "time", "time_ns", "time with time zone", "varchar", "blob", "uuid", "json", "interval")
 )
@@ -53,6 +51,7 @@ class VersionRequest(TypedDict):
     snapshot: int | None
     time: str | None
     rows: str
+    other_columns: bool
 
 
 class SubjectRequest(TypedDict):
@@ -124,9 +123,7 @@ def comparable(expression: str, type_: DuckDBPyType, depth: int = 0) -> str:
             inners = [comparable(part, of, depth) for part, _, of in parts]
             if all(inner == part for inner, (part, _, _) in zip(inners, parts, strict=True)):
                 return expression
-            packed = ", ".join(
-                f"{name(child)} := {inner}" for inner, (_, child, _) in zip(inners, parts, strict=True)
-            )
+            packed = ", ".join(f"{name(child)} := {inner}" for inner, (_, child, _) in zip(inners, parts, strict=True))
             return f"CASE WHEN {expression} IS NOT NULL THEN struct_pack({packed}) END"
         case "variant" | "geometry":
             return f"CAST({expression} AS VARCHAR)"
@@ -322,9 +319,7 @@ class Session:
     def attach(self, catalog: str, options: str) -> bool:
         """The lake under the name `lake`, in place of the one attached before."""
         self.run("DETACH DATABASE IF EXISTS lake")
-        return (
-            self.attempt("@attach", f"ATTACH {text('ducklake:' + catalog)} AS lake ({options})") is not None
-        )
+        return self.attempt("@attach", f"ATTACH {text('ducklake:' + catalog)} AS lake ({options})") is not None
 
     # -- the expected side
 
@@ -375,8 +370,7 @@ class Session:
         if kind(have) == "uuid" and kind(want) == "blob":
             return f"CAST(hex({quoted}) AS UUID) AS {quoted}"
         lost = (
-            f"SELECT count(*) FROM judge_rows"
-            f" WHERE CAST(CAST({quoted} AS {have}) AS {want}) IS DISTINCT FROM {quoted}"
+            f"SELECT count(*) FROM judge_rows WHERE CAST(CAST({quoted} AS {have}) AS {want}) IS DISTINCT FROM {quoted}"
         )
         try:
             changed = self.run(lost)[0][0]
@@ -392,17 +386,15 @@ class Session:
         """Constants to filter a leaf by: those among the rows (spread, with the ends), and those outside."""
         e, type_ = leaf.expression, str(leaf.type)
         texts = self.run(
-            f"SELECT CAST(v AS VARCHAR) FROM (SELECT DISTINCT {e} AS v FROM {twin} WHERE {e} IS NOT NULL)"
-            " ORDER BY v"
+            f"SELECT CAST(v AS VARCHAR) FROM (SELECT DISTINCT {e} AS v FROM {twin} WHERE {e} IS NOT NULL) ORDER BY v"
         )
         # DuckDB has no literal for a text that holds a NUL byte
         writable = [str(t) for (t,) in texts if "\0" not in str(t)]
         inside = spread([f"CAST({text(t)} AS {type_})" for t in writable], at_most)
         beyond = self.run(
-            f"SELECT CAST({outside(leaf, twin, False)} AS VARCHAR),"
-            f" CAST({outside(leaf, twin, True)} AS VARCHAR)"
+            f"SELECT CAST({outside(leaf, twin, False)} AS VARCHAR), CAST({outside(leaf, twin, True)} AS VARCHAR)"
         )[0]
-        return inside, [f"CAST({text(str(t))} AS {type_})" for t in beyond if t is not None and "\0" not in str(t)]
+        return inside, [f"CAST({text(str(t).replace(chr(0), ''))} AS {type_})" for t in beyond if t is not None]
 
     def questions(self, twin: str, columns: Sequence[Column], depth: Depth) -> Iterator[Question]:
         """Everything that is asked of both sides, in an order that puts the simplest first."""
@@ -479,9 +471,7 @@ class Session:
         if len(inside) > 1:
             first, last = inside[0], inside[-1]
             yield count_where(f"{e} IN ({first}, {last})", f"{label} IN ({shown(first)}, {shown(last)})")
-            yield count_where(
-                f"{e} BETWEEN {first} AND {last}", f"{label} BETWEEN {shown(first)} AND {shown(last)}"
-            )
+            yield count_where(f"{e} BETWEEN {first} AND {last}", f"{label} BETWEEN {shown(first)} AND {shown(last)}")
 
     def answer(self, relation: str, questions: Sequence[Question]) -> Iterator[str | duckdb.Error | None]:
         """The answer to each question, many to a round trip, two round trips at a time."""
@@ -545,10 +535,7 @@ class Session:
         """All rows as multisets."""
         listed = ", ".join(name(column.name) for column in columns)
         # The lake's rows are set aside first, so that its statistics do not steer the comparison itself.
-        if (
-            self.attempt(where, f"CREATE OR REPLACE TEMP TABLE seen AS SELECT {listed} FROM {relation}")
-            is None
-        ):
+        if self.attempt(where, f"CREATE OR REPLACE TEMP TABLE seen AS SELECT {listed} FROM {relation}") is None:
             return
         self.differ(where, "row", columns, [("seen", "1")], [(memory, "1")])
 
@@ -633,6 +620,7 @@ class State:
     snapshot: int | None
     time: str | None
     last: bool
+    other_columns: bool
 
     def places(self, table: str) -> Iterator[tuple[str, str]]:
         """(how it is called, relation) for each way of asking; the first is the one asked in full."""
@@ -649,7 +637,14 @@ def load_states(session: Session) -> list[State]:
     states = []
     versions = session.subject["versions"]
     for index, version in enumerate(versions):
-        state = State(f"twin_{index}", [], version["snapshot"], version["time"], index == len(versions) - 1)
+        state = State(
+            f"twin_{index}",
+            [],
+            version["snapshot"],
+            version["time"],
+            index == len(versions) - 1,
+            version["other_columns"],
+        )
         where, relation = next(state.places(session.table))
         columns = session.expect(where, state.twin, version["rows"], relation)
         if columns is not None:
@@ -708,7 +703,7 @@ def check_changes(session: Session, states: Sequence[State]) -> None:
             continue
         # Step by step: a range over several delete files of one data file repeats their common positions.
         schema, table = text(session.subject["schema"]), text(session.subject["table"])
-        same = [(c.name, str(c.type)) for c in before.columns] == [
+        same = not after.other_columns and [(c.name, str(c.type)) for c in before.columns] == [
             (c.name, str(c.type)) for c in after.columns
         ]
         fine = True
@@ -719,9 +714,7 @@ def check_changes(session: Session, states: Sequence[State]) -> None:
                 fine &= session.attempt(where, f"SELECT count(*) FROM {call}") is not None
                 continue
             # by position: the table may have columns named like those of the feed
-            aliases = ["change_snapshot", "change_row", "change_kind"] + [
-                f"c{i}" for i in range(len(after.columns))
-            ]
+            aliases = ["change_snapshot", "change_row", "change_kind"] + [f"c{i}" for i in range(len(after.columns))]
             items = ", ".join(f"c{i} AS {name(c.name)}" for i, c in enumerate(after.columns))
             query = (
                 f"SELECT CASE WHEN change_kind IN ('insert', 'update_postimage') THEN 1 ELSE -1 END"
@@ -759,9 +752,7 @@ class Changes:
         self.catalog, self.options = copied
         self.twin = "twin_changed"
         self.columns = self.with_nullability(state.columns)
-        session.run(
-            f"CREATE OR REPLACE TABLE memory.main.{self.twin} AS SELECT * FROM memory.main.{state.twin}"
-        )
+        session.run(f"CREATE OR REPLACE TABLE memory.main.{self.twin} AS SELECT * FROM memory.main.{state.twin}")
 
     def with_nullability(self, columns: Sequence[Column]) -> list[Column]:
         """The columns, with which of them take NULL."""
@@ -979,9 +970,7 @@ def play_on_copies(session: Session, states: Sequence[State], folder: Path) -> N
                     compact(session, states, changes.ask, " after all changes")
 
 
-def judge_subject(
-    request: Request, subject: SubjectRequest, report: Callable[[str], None], folder: Path
-) -> None:
+def judge_subject(request: Request, subject: SubjectRequest, report: Callable[[str], None], folder: Path) -> None:
     """One table, in an instance of its own: an internal error costs the others nothing."""
     label = f"{subject['schema']}.{subject['table']}"
     session = Session(request, subject, report)

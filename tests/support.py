@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 import os
 import subprocess
@@ -40,9 +41,7 @@ class Case:
     @property
     def maps(self) -> list[str]:
         """--map-prefix options from the stored paths to where the fixture lies."""
-        return [
-            part for old, new in self.facts["map_prefix"] for part in ("--map-prefix", f"{old}={self.home / new}")
-        ]
+        return [part for old, new in self.facts["map_prefix"] for part in ("--map-prefix", f"{old}={self.home / new}")]
 
     def rows(self, path: str) -> pa.Table:
         with pa.OSFile(str(self.home / path), "rb") as source:
@@ -84,7 +83,10 @@ def run(*arguments: str | Path, env: Mapping[str, str] | None = None, cwd: Path 
     """The command line, as a user runs it, in a process of its own."""
     ran = subprocess.run(
         [sys.executable, "-m", "bridge", *map(str, arguments)],
-        capture_output=True, text=True, check=False, cwd=cwd or ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
+        cwd=cwd or ROOT,
         env={**os.environ, "PYTHONPATH": str(ROOT), **(env or {})},
     )
     return Ran(ran.returncode, ran.stdout, ran.stderr)
@@ -92,7 +94,16 @@ def run(*arguments: str | Path, env: Mapping[str, str] | None = None, cwd: Path 
 
 def migrate_case(found: Case, lake: str, *options: str) -> Ran:
     """Migrate a fixture into `ducklake:LAKE` as main.t."""
-    return run("migrate", f"iceberg:{found.metadata}", f"ducklake:{lake}", "--as", "main.t", "--json", *found.maps, *options)
+    return run(
+        "migrate",
+        f"iceberg:{found.metadata}",
+        f"ducklake:{lake}",
+        "--as",
+        "main.t",
+        "--json",
+        *found.maps,
+        *options,
+    )
 
 
 def lake_rows(lake: Path, query: str) -> list[tuple[Any, ...]]:
@@ -123,15 +134,24 @@ def versions(found: Case, lake: Path) -> tuple[Version, ...]:
     held = commits_of(lake)
     kept = [each for each in found.facts["snapshots"] if str(each["snapshot_id"]) in held]
     made = []
+    schemas = _schema_ids(found)
     for place, each in enumerate(kept):
         later = [other["became_current_ms"] for other in kept[place + 1 :]]
         became = each["became_current_ms"]
         # two snapshots of one millisecond, or a clock that went backwards: there is no instant to ask for
         time = _EPOCH + timedelta(milliseconds=became) if all(became < other for other in later) else None
-        made.append(Version(held[str(each["snapshot_id"])], time, found.rows(each["rows"])))
-    if "" in held:
-        made.append(Version(held[""], None, found.rows(found.facts["current"])))
+        other = place > 0 and schemas.get(each["snapshot_id"]) != schemas.get(kept[place - 1]["snapshot_id"])
+        made.append(Version(held[str(each["snapshot_id"])], time, found.rows(each["rows"]), other))
+    if held.get("", -1) == max(held.values()):
+        made.append(Version(held[""], None, found.rows(found.facts["current"]), True))
     return tuple(made)
+
+
+def _schema_ids(found: Case) -> dict[int, int | None]:
+    """Schema id by snapshot id, from the fixture's metadata."""
+    content = found.metadata.read_bytes()
+    stored = json.loads(gzip.decompress(content) if content[:2] == b"\x1f\x8b" else content)
+    return {each["snapshot-id"]: each.get("schema-id") for each in stored.get("snapshots") or ()}
 
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)

@@ -180,8 +180,7 @@ def file_of_t(number: int) -> str:
 
 PARTITION_VALUES = (
     f"INSERT INTO ducklake_partition_info SELECT 1000, table_id, 7, NULL FROM ducklake_table WHERE {P}",
-    f"INSERT INTO ducklake_partition_column SELECT 1000, table_id, 0, 1, 'identity'"
-    f" FROM ducklake_table WHERE {P}",
+    f"INSERT INTO ducklake_partition_column SELECT 1000, table_id, 0, 1, 'identity' FROM ducklake_table WHERE {P}",
     f"INSERT INTO ducklake_file_partition_value SELECT data_file_id, table_id, 0, '1'"
     f" FROM ducklake_data_file WHERE {P}",
     f"UPDATE ducklake_data_file SET partition_id = 1000 WHERE {P}",

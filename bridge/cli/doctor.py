@@ -9,6 +9,8 @@ import shutil
 import sys
 from pathlib import Path
 
+from bridge.registry import extensions
+
 __all__ = ["examine"]
 
 Fact = dict[str, str]
@@ -18,7 +20,6 @@ _OPTIONAL = {
     "thrift": ("hive", "Hive metastores"),
     "psycopg": ("postgres", "PostgreSQL catalogs"),
 }
-_EXTENSIONS = {"ducklake": "reading lakes", "sqlite_scanner": "SQLite catalogs"}
 
 
 def examine() -> dict[str, Fact]:
@@ -26,20 +27,18 @@ def examine() -> dict[str, Fact]:
     facts = {"python": _fact(True, sys.version.split()[0])}
     for name in ("duckdb", "pyarrow", "polars", "pyiceberg", "sqlalchemy"):
         facts[name] = _fact(True, importlib.metadata.version(name))
-    from converters.ducklake.extensions import connect, packaged
-
-    for name, use in _EXTENSIONS.items():
-        try:
-            connect(name).close()
-            facts[f"extension {name}"] = _fact(True, f"loads, from {'its wheel' if packaged(name) else 'the store'}, for {use}")
-        except Exception as error:  # noqa: BLE001  # whatever it is, doctor says it
-            facts[f"extension {name}"] = _fact(False, str(error), f"pip install duckdb-extension-{name.replace('_', '-')}")
+    for name, (ok, found, hint) in extensions().items():
+        facts[f"extension {name}"] = _fact(ok, found, hint)
     for module, (extra, use) in _OPTIONAL.items():
         there = importlib.util.find_spec(module) is not None
         found = importlib.metadata.version(module) if there else f"not installed; needed for {use}"
         facts[module] = _fact(there, found, "" if there else f"pip install 'ducklake-bridge[{extra}]'")
     java = _java()
-    facts["java"] = _fact(bool(java), java or "none; needed for rewriting with Spark", "" if java else "pip install 'ducklake-bridge[jvm]'")
+    facts["java"] = _fact(
+        bool(java),
+        java or "none; needed for rewriting with Spark",
+        "" if java else "pip install 'ducklake-bridge[jvm]'",
+    )
     facts["mysql catalogs"] = _fact(False, "DuckDB 1.5.5 cannot write to a lake on MySQL", "use PostgreSQL or SQLite")
     return facts
 

@@ -12,21 +12,65 @@ from bridge.errors import BridgeError
 
 __all__ = ["cli", "main"]
 
-_SETTINGS = {"help_option_names": ["-h", "--help"], "auto_envvar_prefix": "DUCKLAKE_BRIDGE", "max_content_width": 110}
+_SETTINGS = {
+    "help_option_names": ["-h", "--help"],
+    "auto_envvar_prefix": "DUCKLAKE_BRIDGE",
+    "max_content_width": 110,
+}
 _OPTIONS = (
-    click.option("--table", "tables", multiple=True, metavar="PATTERN", help="Only tables that match; * stays in a level, ** does not."),
+    click.option(
+        "--table",
+        "tables",
+        multiple=True,
+        metavar="PATTERN",
+        help="Only tables that match; * stays in a level, ** does not.",
+    ),
     click.option("--exclude", multiple=True, metavar="PATTERN", help="Not these tables."),
-    click.option("--as", "rename", metavar="SCHEMA.TABLE", help="Name in the target; {namespace} and {table} are replaced."),
+    click.option(
+        "--as",
+        "rename",
+        metavar="SCHEMA.TABLE",
+        help="Name in the target; {namespace} and {table} are replaced.",
+    ),
     click.option("--data-path", metavar="URI", help="Where a new lake writes its own files."),
-    click.option("--history", type=click.Choice(["full", "current"]), default="full", show_default=True, help="All snapshots, or the newest alone."),
-    click.option("--check-files", type=click.Choice(["all", "none"]), default="all", show_default=True, help="Look at the files themselves."),
+    click.option(
+        "--history",
+        type=click.Choice(["full", "current"]),
+        default="full",
+        show_default=True,
+        help="All snapshots, or the newest alone.",
+    ),
+    click.option(
+        "--check-files",
+        type=click.Choice(["all", "none"]),
+        default="all",
+        show_default=True,
+        help="Look at the files themselves.",
+    ),
     click.option("--map-prefix", multiple=True, metavar="OLD=NEW", help="Paths stored as OLD... are at NEW... now."),
     click.option("--type-map", multiple=True, metavar="FROM=TO", help="What a type without a counterpart becomes."),
-    click.option("--ownership", type=click.Choice(["shared", "adopt"]), default="shared", show_default=True, help="Guard the source's files, or hand them over."),
-    click.option("--rewrite", type=click.Choice(["never", "when-needed"]), default="when-needed", show_default=True, help="Rewriting is not built yet: what needs it is blocked."),
+    click.option(
+        "--ownership",
+        type=click.Choice(["shared", "adopt"]),
+        default="shared",
+        show_default=True,
+        help="Guard the source's files, or hand them over.",
+    ),
+    click.option(
+        "--rewrite",
+        type=click.Choice(["never", "when-needed"]),
+        default="when-needed",
+        show_default=True,
+        help="Rewriting is not built yet: what needs it is blocked.",
+    ),
     click.option("--accept", multiple=True, metavar="CODE", help="With --strict: a loss that is all right."),
     click.option("--strict", is_flag=True, help="A loss blocks its table."),
-    click.option("--report", type=click.Path(dir_okay=False), metavar="FILE.json", help="Write the report to a file too."),
+    click.option(
+        "--report",
+        type=click.Path(dir_okay=False),
+        metavar="FILE.json",
+        help="Write the report to a file too.",
+    ),
 )
 _JSON = click.option("--json", "as_json", is_flag=True, help="One JSON document on standard output.")
 
@@ -108,9 +152,17 @@ def plan(source: str, target: str, as_json: bool, report: str | None, **given: A
 @click.argument("source")
 @click.argument("target")
 @_shared
-@click.option("--verify", type=click.Choice(["metadata", "rows", "none"]), default="metadata", show_default=True, help="What to check afterwards.")
+@click.option(
+    "--verify",
+    type=click.Choice(["metadata", "rows", "none"]),
+    default="metadata",
+    show_default=True,
+    help="What to check afterwards.",
+)
 @click.option("--dry-run", is_flag=True, help="The same as plan.")
-def migrate(source: str, target: str, as_json: bool, report: str | None, verify: str, dry_run: bool, **given: Any) -> None:
+def migrate(
+    source: str, target: str, as_json: bool, report: str | None, verify: str, dry_run: bool, **given: Any
+) -> None:
     """Write a source's tables into a target, in one transaction.
 
     SOURCE is iceberg:PATH (a table's directory, its .metadata.json file or a warehouse), TARGET is ducklake:FILE or
@@ -123,7 +175,7 @@ def migrate(source: str, target: str, as_json: bool, report: str | None, verify:
     try:
         if dry_run:
             made = app.plan(source, target, _options(**given), progress)
-            result = app.Report(made, app.CommitResult(()))
+            result = app.Report(made)
         else:
             result = app.migrate(source, target, _options(verify, **given), progress)
     finally:
@@ -141,7 +193,12 @@ def migrate(source: str, target: str, as_json: bool, report: str | None, verify:
 @click.argument("source")
 @click.argument("target")
 @_shared
-@click.option("--rows/--no-rows", default=True, show_default=True, help="Compare every row, not only counts and columns.")
+@click.option(
+    "--rows/--no-rows",
+    default=True,
+    show_default=True,
+    help="Compare every row, not only counts and columns.",
+)
 def verify(source: str, target: str, as_json: bool, report: str | None, rows: bool, **given: Any) -> None:
     """Compare a migrated table with its source: columns, counts, rows."""
     from bridge import app
@@ -191,7 +248,9 @@ def release(lake: str, tables: tuple[str, ...], discard_changes: bool, as_json: 
 
     done = app.release(lake, tables, discard_changes)
     if as_json:
-        render.out_json({"released": [{"table": str(each.name), "files": each.files, "own_files": each.own_files} for each in done]})
+        render.out_json(
+            {"released": [{"table": str(each.name), "files": each.files, "own_files": each.own_files} for each in done]}
+        )
     else:
         render.out(*render.released_text(done))
 
@@ -267,7 +326,9 @@ def main() -> NoReturn:
         text = (str(error).splitlines() or [""])[0]
         from bridge.cli import render
 
-        said = BridgeError(f"unexpected {type(error).__name__}: {text}", hint="set DUCKLAKE_BRIDGE_DEBUG=1 for a traceback")
+        said = BridgeError(
+            f"unexpected {type(error).__name__}: {text}", hint="set DUCKLAKE_BRIDGE_DEBUG=1 for a traceback"
+        )
         render.fail(said, as_json)
         sys.exit(1)
     sys.exit(0)

@@ -16,10 +16,22 @@ from bridge.model.table import Table
 from bridge.planning.plan import Action, Plan, TablePlan
 from bridge.ports import Check, ReleasedTable
 
-__all__ = ["Progress", "fail", "finding_data", "out", "out_json", "plan_data", "plan_text", "report_data", "report_text"]
+__all__ = [
+    "Progress",
+    "fail",
+    "finding_data",
+    "out",
+    "out_json",
+    "plan_data",
+    "plan_text",
+    "report_data",
+    "report_text",
+]
 
 _VERBS = {
-    Action.CREATE: "create", Action.APPEND: "add new commits to", Action.NOTHING: "nothing to do for",
+    Action.CREATE: "create",
+    Action.APPEND: "add new commits to",
+    Action.NOTHING: "nothing to do for",
     Action.BLOCKED: "BLOCKED",
 }
 
@@ -56,23 +68,35 @@ def size_text(size: float) -> str:
 def finding_data(finding: Finding) -> dict[str, Any]:
     """A finding for JSON."""
     return {
-        "code": finding.code.text, "severity": finding.severity.value, "subject": finding.subject,
-        "detail": finding.detail, "hint": finding.hint, "files": list(finding.files), "file_count": finding.file_count,
+        "code": finding.code.text,
+        "severity": finding.severity.value,
+        "subject": finding.subject,
+        "detail": finding.detail,
+        "hint": finding.hint,
+        "files": list(finding.files),
+        "file_count": finding.file_count,
     }
 
 
 def _table_data(each: TablePlan) -> dict[str, Any]:
     return {
-        "source": str(each.source), "target": str(each.target), "action": each.action.value, "id": each.id,
-        "snapshots": each.snapshots, "register": {"files": each.files, "bytes": each.bytes},
-        "rewrite": {"files": 0, "bytes": 0}, "findings": [finding_data(finding) for finding in each.findings],
+        "source": str(each.source),
+        "target": str(each.target),
+        "action": each.action.value,
+        "id": each.id,
+        "snapshots": each.snapshots,
+        "register": {"files": each.files, "bytes": each.bytes},
+        "rewrite": {"files": 0, "bytes": 0},
+        "findings": [finding_data(finding) for finding in each.findings],
     }
 
 
 def plan_data(plan: Plan) -> dict[str, Any]:
     """A plan for JSON."""
     return {
-        "plan": plan.id, "source": plan.source, "target": plan.target,
+        "plan": plan.id,
+        "source": plan.source,
+        "target": plan.target,
         "tables": [_table_data(each) for each in plan.tables],
     }
 
@@ -81,7 +105,10 @@ def plan_text(plan: Plan) -> list[str]:
     """A plan for people."""
     lines = [f"plan {plan.id}: {plan.source} -> {plan.target}"]
     for each in plan.tables:
-        lines.append(f"{_VERBS[each.action]} {each.target}" + ("" if str(each.source) == str(each.target) else f" from {each.source}"))
+        lines.append(
+            f"{_VERBS[each.action]} {each.target}"
+            + ("" if str(each.source) == str(each.target) else f" from {each.source}")
+        )
         if each.action in (Action.CREATE, Action.APPEND):
             lines.append(
                 f"  register in place: {each.files} data files ({size_text(each.bytes)}) in {each.snapshots} snapshots"
@@ -95,7 +122,9 @@ def _finding_lines(findings: Sequence[Finding]) -> list[str]:
     order = {Severity.BLOCKED: 0, Severity.LOSS: 1, Severity.NOTE: 2}
     lines = []
     for each in sorted(findings, key=lambda finding: order[finding.severity]):
-        lines.append(f"  {each.severity.value:<8}{each.code.text}: {each.detail}" + (f" ({each.hint})" if each.hint else ""))
+        lines.append(
+            f"  {each.severity.value:<8}{each.code.text}: {each.detail}" + (f" ({each.hint})" if each.hint else "")
+        )
     return lines
 
 
@@ -105,8 +134,11 @@ def report_data(report: Report) -> dict[str, Any]:
         **plan_data(report.plan),
         "written": [
             {
-                "table": str(each.name), "snapshots": each.snapshots, "files": each.files,
-                "first_commit": each.first_commit, "last_commit": each.last_commit,
+                "table": str(each.name),
+                "snapshots": each.snapshots,
+                "files": each.files,
+                "first_commit": each.first_commit,
+                "last_commit": each.last_commit,
             }
             for each in report.result.tables
         ],
@@ -144,21 +176,31 @@ def check_lines(checks: Sequence[Check]) -> list[str]:
 def table_data(table: Table) -> dict[str, Any]:
     """A source table for JSON."""
     return {
-        "name": str(table.name), "format": f"{table.format} v{table.format_version}", "uuid": table.uuid,
-        "location": table.location, "metadata": table.metadata,
+        "name": str(table.name),
+        "format": f"{table.format} v{table.format_version}",
+        "uuid": table.uuid,
+        "location": table.location,
+        "metadata": table.metadata,
         "columns": [
-            {"id": int(each.id), "name": each.name, "type": str(getattr(each.type, "value", each.type)), "required": each.required}
+            {
+                "id": int(each.id),
+                "name": each.name,
+                "type": str(getattr(each.type, "value", each.type)),
+                "required": each.required,
+            }
             for each in table.schema.fields
         ],
         "partitioning": [
             {
-                "name": each.name, "source": int(each.source),
+                "name": each.name,
+                "source": int(each.source),
                 "transform": each.transform.value if isinstance(each.transform, Simple) else str(each.transform),
             }
             for each in table.spec.fields
         ],
         "snapshots": [
-            {"id": each.id, "time": each.own_time, "operation": each.operation, "rows": each.rows} for each in table.commits
+            {"id": each.id, "time": each.own_time, "operation": each.operation, "rows": each.rows}
+            for each in table.commits
         ],
         "refs": [{"name": each.name, "kind": each.kind.value, "snapshot": each.commit} for each in table.refs],
         "properties": dict(table.properties),
@@ -173,7 +215,9 @@ def inspection_data(found: Inspection) -> dict[str, Any]:
             **found.lake,
             "tables": [
                 {
-                    "name": str(each.name), "files": each.files, "rows": each.rows,
+                    "name": str(each.name),
+                    "files": each.files,
+                    "rows": each.rows,
                     "source": dict(each.bookmark.source) if each.bookmark else None,
                     "source_commit": each.bookmark.commit if each.bookmark else None,
                     "ownership": each.bookmark.ownership if each.bookmark else None,
@@ -206,8 +250,13 @@ def inspection_text(found: Inspection) -> list[str]:
     for table in found.tables:
         data = table_data(table)
         lines.append(f"{table.name}: {data['format']}, {len(table.commits)} snapshots, {table.location}")
-        lines += [f"  {each['id']:>4} {each['name']} {each['type']}{' required' if each['required'] else ''}" for each in data["columns"]]
-        lines += [f"  partitioned by {each['transform']}({each['source']}) as {each['name']}" for each in data["partitioning"]]
+        lines += [
+            f"  {each['id']:>4} {each['name']} {each['type']}{' required' if each['required'] else ''}"
+            for each in data["columns"]
+        ]
+        lines += [
+            f"  partitioned by {each['transform']}({each['source']}) as {each['name']}" for each in data["partitioning"]
+        ]
         lines += _finding_lines(table.findings)
     return lines + [f"{name}: {error}" for name, error in found.unreadable]
 
@@ -223,7 +272,11 @@ def released_text(released: Sequence[ReleasedTable]) -> list[str]:
 
 def doctor_text(facts: Mapping[str, Mapping[str, str]]) -> list[str]:
     """What doctor found, for people."""
-    return [f"{'ok ' if each['ok'] == 'yes' else '-- '}{name}: {each['found']}" + (f" ({each['hint']})" if each["hint"] else "") for name, each in facts.items()]
+    return [
+        f"{'ok ' if each['ok'] == 'yes' else '-- '}{name}: {each['found']}"
+        + (f" ({each['hint']})" if each["hint"] else "")
+        for name, each in facts.items()
+    ]
 
 
 class Progress:

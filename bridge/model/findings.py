@@ -25,18 +25,38 @@ _NOTE, _LOSS, _BLOCKED = Severity.NOTE, Severity.LOSS, Severity.BLOCKED
 class Code(Enum):
     """Code, severity and meaning of every finding."""
 
-    METADATA_GUESSED = ("metadata-guessed", _NOTE, "no version hint: the highest numbered metadata file was taken")
+    METADATA_GUESSED = (
+        "metadata-guessed",
+        _NOTE,
+        "no version hint: the highest numbered metadata file was taken",
+    )
     SIZE_CORRECTED = ("size-corrected", _NOTE, "files differ in size from their manifest and were re-read")
-    FILES_UNCHECKED = ("files-unchecked", _NOTE, "existence, size and footers of the files were not looked at")
+    FILES_UNCHECKED = (
+        "files-unchecked",
+        _NOTE,
+        "existence, size and footers of the files were not looked at",
+    )
     TYPE_MAPPED = ("type-mapped", _NOTE, "a type has no name of its own in the target; its values are kept")
-    COLUMN_ORDER = ("column-order", _NOTE, "columns are ordered unlike their ids: a later RENAME moves the column")
+    COLUMN_ORDER = (
+        "column-order",
+        _NOTE,
+        "columns are ordered unlike their ids: a later RENAME moves the column",
+    )
     NESTED_REQUIRED = ("nested-required", _NOTE, "NOT NULL inside a nested column is recorded, not enforced")
     NAMED_REF = ("named-ref", _NOTE, "a branch or tag on the main line is kept as a note in a table tag")
-    TEMPORAL_PARTITION = ("temporal-partition", _NOTE, "temporal partitions are written as calendar parts, in UTC")
+    TEMPORAL_PARTITION = (
+        "temporal-partition",
+        _NOTE,
+        "temporal partitions are written as calendar parts, in UTC",
+    )
     PROPERTIES = ("properties", _NOTE, "properties without a counterpart are kept as table tags")
 
     PARTITION_BUCKET = ("partition-bucket", _LOSS, "bucket partitioning is not declared over files in place")
-    PARTITION_LAYOUT = ("partition-layout", _LOSS, "a partition key has no counterpart; it is kept as a table tag")
+    PARTITION_LAYOUT = (
+        "partition-layout",
+        _LOSS,
+        "a partition key has no counterpart; it is kept as a table tag",
+    )
     SORT_ORDER = ("sort-order", _LOSS, "a sort key has no counterpart; it is kept as a table tag")
     REF_DROPPED = ("ref-dropped", _LOSS, "a branch or tag off the main line is not carried")
     STAGED_DROPPED = ("staged-dropped", _LOSS, "snapshots that never were on the main line are not carried")
@@ -49,11 +69,17 @@ class Code(Enum):
     STATISTICS_FILES = ("statistics-files", _LOSS, "statistics files (sketches) are not carried")
     DEFAULT_LOST = ("default-lost", _LOSS, "a write default cannot be expressed in the target")
     SOURCE_UNPROTECTED = (
-        "source-unprotected", _LOSS, "the lake's own maintenance could schedule source files for deletion",
+        "source-unprotected",
+        _LOSS,
+        "the lake's own maintenance could schedule source files for deletion",
     )
 
     METADATA_UNREADABLE = ("metadata-unreadable", _BLOCKED, "table metadata is damaged or not what it claims")
-    MANIFEST_UNREADABLE = ("manifest-unreadable", _BLOCKED, "a manifest or manifest list is missing or damaged")
+    MANIFEST_UNREADABLE = (
+        "manifest-unreadable",
+        _BLOCKED,
+        "a manifest or manifest list is missing or damaged",
+    )
     FORMAT_VERSION = ("format-version", _BLOCKED, "a format version we do not know")
     TABLE_ENCRYPTED = ("table-encrypted", _BLOCKED, "the table or its files are encrypted")
     CASE_COLLISION = ("case-collision", _BLOCKED, "names differ only in case; the target cannot hold both")
@@ -61,18 +87,30 @@ class Code(Enum):
     NO_COLUMNS = ("no-columns", _BLOCKED, "a table or struct without fields")
     TYPE_UNSUPPORTED = ("type-unsupported", _BLOCKED, "a type without a faithful counterpart")
     NESTED_DEFAULT = ("nested-default", _BLOCKED, "a default on a struct, list or map cannot be stored")
-    NESTED_ID_ORDER = ("nested-id-order", _BLOCKED, "field ids run against their nesting; the catalog could not load")
+    NESTED_ID_ORDER = (
+        "nested-id-order",
+        _BLOCKED,
+        "field ids run against their nesting; the catalog could not load",
+    )
     POSITION_DELETES = ("position-deletes", _BLOCKED, "position delete files are not carried yet")
     DELETION_VECTORS = ("deletion-vectors", _BLOCKED, "deletion vectors are not carried yet")
     EQUALITY_DELETES = ("equality-deletes", _BLOCKED, "equality delete files are not carried yet")
     FILE_FORMAT = ("file-format", _BLOCKED, "data files that are not Parquet need a rewrite")
     NO_FIELD_IDS = ("no-field-ids", _BLOCKED, "data files without field ids need a name mapping")
     PARTITION_COLUMN_ABSENT = (
-        "partition-column-absent", _BLOCKED, "a partition column lives only in the metadata, not in the file",
+        "partition-column-absent",
+        _BLOCKED,
+        "a partition column lives only in the metadata, not in the file",
     )
-    PHYSICAL_TYPE = ("physical-type", _BLOCKED, "a file stores a column as a type that would read differently")
+    PHYSICAL_TYPE = (
+        "physical-type",
+        _BLOCKED,
+        "a file stores a column as a type that would read differently",
+    )
     NAN_OUTSIDE_BOUNDS = (
-        "nan-outside-bounds", _BLOCKED, "a float column holds NaN that the file's own statistics hide",
+        "nan-outside-bounds",
+        _BLOCKED,
+        "a float column holds NaN that the file's own statistics hide",
     )
     FILE_MISSING = ("file-missing", _BLOCKED, "a data file is gone")
     FILE_UNREADABLE = ("file-unreadable", _BLOCKED, "a data file is damaged or is not Parquet")
@@ -82,7 +120,11 @@ class Code(Enum):
     PATH_SCHEME = ("path-scheme", _BLOCKED, "DuckDB cannot open paths of this scheme")
     TARGET_EXISTS = ("target-exists", _BLOCKED, "the target name is taken")
     TARGET_ENCRYPTED = ("target-encrypted", _BLOCKED, "an encrypted lake takes no plain files")
-    DATA_PATH_OVERLAP = ("data-path-overlap", _BLOCKED, "the lake's data path and the source lie in one another")
+    DATA_PATH_OVERLAP = (
+        "data-path-overlap",
+        _BLOCKED,
+        "the lake's data path and the source lie in one another",
+    )
 
     def __init__(self, text: str, severity: Severity, meaning: str) -> None:
         self.text = text

@@ -9,7 +9,14 @@ from typing import TypeAlias
 from bridge.model.types import FieldId
 
 __all__ = [
-    "Bucket", "PartitionField", "PartitionSpec", "Simple", "SortField", "SortOrder", "Transform", "Truncate",
+    "Bucket",
+    "PartitionField",
+    "PartitionSpec",
+    "Simple",
+    "SortField",
+    "SortOrder",
+    "Transform",
+    "Truncate",
     "UnknownTransform",
 ]
 

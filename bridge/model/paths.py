@@ -37,7 +37,9 @@ def is_absolute(path: str) -> bool:
 def parse_prefix(text: str) -> tuple[str, str]:
     """`OLD=NEW` of --map-prefix: split at the first `=` that a path or scheme follows; NEW becomes absolute."""
     found = _SPLIT.search(text)
-    old, new = (text[: found.start()], text[found.end() :]) if found else text.split("=", 1) if "=" in text else ("", "")
+    old, new = (
+        (text[: found.start()], text[found.end() :]) if found else text.split("=", 1) if "=" in text else ("", "")
+    )
     if not old or not new:
         raise UsageError(f"--map-prefix {text!r} is not OLD=NEW")
     new = normalise(new)

@@ -7,8 +7,23 @@ from enum import Enum
 from typing import NewType, TypeAlias
 
 __all__ = [
-    "ColumnType", "Decimal", "Default", "Field", "FieldId", "Fixed", "Geo", "Leaf", "ListOf", "MapOf", "NestedDefault",
-    "Struct", "Time", "Timestamp", "Unit", "UnknownType", "children",
+    "ColumnType",
+    "Decimal",
+    "Default",
+    "Field",
+    "FieldId",
+    "Fixed",
+    "Geo",
+    "Leaf",
+    "ListOf",
+    "MapOf",
+    "NestedDefault",
+    "Struct",
+    "Time",
+    "Timestamp",
+    "Unit",
+    "UnknownType",
+    "children",
 ]
 
 FieldId = NewType("FieldId", int)

@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import Enum
 
-from bridge.model.findings import Finding, Severity
 from bridge.model.files import Files
+from bridge.model.findings import Finding, Severity
 from bridge.model.table import Table, TableName
 
 __all__ = ["Action", "Plan", "TablePlan"]

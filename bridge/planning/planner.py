@@ -44,19 +44,24 @@ def decide(
     """The plan for one table. Conflict when both sides changed since the last run."""
     definition = definition_of(table)
     identity = {"format": table.format, "uuid": table.uuid, "location": table.location}
+    plan_id = _digest(repr((identity, [commit.id for commit in table.commits], definition, options.type_map)))
     base = None if held is None else _base(table, held, definition)
     findings = [*table.findings, *files.findings, *said]
     if isinstance(base, Finding):
         return TablePlan(table.name, target, Action.BLOCKED, (base,), table, files, identity=identity)
     if base == len(table.commits):
-        return TablePlan(table.name, target, Action.NOTHING, (), table, files, definition=definition, identity=identity)
+        return TablePlan(
+            table.name, target, Action.NOTHING, (), table, files, definition=definition, id=plan_id, identity=identity
+        )
     first, trimmed = _first(table, files.problems, base)
     findings += trimmed
     begun = pc.greater(files.table.column("begin"), -1 if base is None else base)
     kept = files.table.filter(
-        pc.and_(begun, pc.or_kleene(pc.is_null(files.table.column("end")), pc.greater(files.table.column("end"), first)))
+        pc.and_(
+            begun,
+            pc.or_kleene(pc.is_null(files.table.column("end")), pc.greater(files.table.column("end"), first)),
+        )
     )
-    plan_id = _digest(repr((identity, table.commits[-1].id if table.commits else "", definition, first, options.type_map)))
     findings = list(dict.fromkeys(findings))
     action = Action.CREATE if base is None else Action.APPEND
     if any(_forbids(each, options) for each in findings):
@@ -91,12 +96,18 @@ def _base(table: Table, held: TargetTable, definition: str) -> int | Finding:
     name, bookmark = held.name, held.bookmark
     if bookmark is None:
         return Finding(
-            Code.TARGET_EXISTS, str(table.name), f"{name} exists in the target and was not made by this tool",
+            Code.TARGET_EXISTS,
+            str(table.name),
+            f"{name} exists in the target and was not made by this tool",
             "choose another name with --as",
         )
-    if bookmark.source.get("uuid") != table.uuid or (not table.uuid and bookmark.source.get("location") != table.location):
+    if bookmark.source.get("uuid") != table.uuid or (
+        not table.uuid and bookmark.source.get("location") != table.location
+    ):
         return Finding(
-            Code.TARGET_EXISTS, str(table.name), f"{name} was migrated from {bookmark.source.get('location')}",
+            Code.TARGET_EXISTS,
+            str(table.name),
+            f"{name} was migrated from {bookmark.source.get('location')}",
             "choose another name with --as",
         )
     ids = [commit.id for commit in table.commits]
@@ -132,10 +143,16 @@ def _first(table: Table, problems: Sequence[FileProblem], base: int | None) -> t
             elif problem.last > base + 1:
                 findings.append(problem.finding)
     if reason:
-        findings.append(Finding(Code.HISTORY_TRIMMED, str(table.name), f"{first} of {len(table.commits)} snapshots: {reason}"))
+        findings.append(
+            Finding(Code.HISTORY_TRIMMED, str(table.name), f"{first} of {len(table.commits)} snapshots: {reason}")
+        )
         kept = {commit.id for commit in table.commits[first:]}
         findings += [
-            Finding(Code.REF_DROPPED, str(table.name), f"{ref.kind.value} {ref.name!r} names a snapshot that is not kept")
+            Finding(
+                Code.REF_DROPPED,
+                str(table.name),
+                f"{ref.kind.value} {ref.name!r} names a snapshot that is not kept",
+            )
             for ref in table.refs
             if ref.on_main and ref.commit not in kept
         ]

@@ -10,7 +10,9 @@ import duckdb
 from bridge.errors import Unreachable
 from converters.ducklake.identifiers import literal
 
-__all__ = ["connect", "load", "packaged"]
+__all__ = ["connect", "examine", "load", "packaged"]
+
+_USES = {"ducklake": "reading lakes", "sqlite_scanner": "SQLite catalogs"}
 
 
 def packaged(name: str) -> Path | None:
@@ -44,3 +46,16 @@ def connect(*names: str) -> duckdb.DuckDBPyConnection:
     for name in names:
         load(connection, name)
     return connection
+
+
+def examine() -> dict[str, tuple[bool, str, str]]:
+    """Whether each extension that a lake may need loads, what was found, and the line that brings it."""
+    found = {}
+    for name, use in _USES.items():
+        try:
+            connect(name).close()
+        except Unreachable as error:
+            found[name] = (False, f"{error.message}; needed for {use}", error.hint)
+        else:
+            found[name] = (True, f"loads from {'its wheel' if packaged(name) else 'the store'}, for {use}", "")
+    return found

@@ -72,8 +72,10 @@ def _why_not(field: PartitionField, columns: dict[int, Placed]) -> str:
         return "DuckLake has no such transform"
     if place.parent is not None:
         return "DuckLake partitions by top-level columns only"
-    if not place.is_leaf or place.field.type in (Leaf.BINARY, Leaf.VARIANT, Leaf.NOTHING) or isinstance(
-        place.field.type, Fixed
+    if (
+        not place.is_leaf
+        or place.field.type in (Leaf.BINARY, Leaf.VARIANT, Leaf.NOTHING)
+        or isinstance(place.field.type, Fixed)
     ):
         return "DuckLake cannot partition by this type"
     return ""

@@ -92,14 +92,16 @@ def _defaults(subject: str, placed: Sequence[Placed], chosen: Mapping[str, str])
         if isinstance(initial, NestedDefault) or (initial is not None and place.repeated):
             yield Finding(Code.NESTED_DEFAULT, subject, f"column {_path(place)} has an initial default")
         if isinstance(write, NestedDefault) or (write is not None and place.parent is not None):
-            yield Finding(Code.DEFAULT_LOST, subject, f"column {_path(place)}: the write default {write} is not kept")
+            yield Finding(Code.DEFAULT_LOST, subject, f"column {_path(place)}: the write default {write!r} is not kept")
         elif write == "NULL":
             yield Finding(Code.DEFAULT_LOST, subject, f"column {_path(place)}: the text NULL cannot be a default")
         for default in (initial, write):
             text, name = default_text(default), type_name(place.field.type, chosen)
             if text is not None and name and not _casts(text, name):
                 yield Finding(
-                    Code.TYPE_UNSUPPORTED, subject, f"column {_path(place)}: default {text!r} is no {name} to DuckDB"
+                    Code.TYPE_UNSUPPORTED,
+                    subject,
+                    f"column {_path(place)}: default {text!r} is no {name} to DuckDB",
                 )
 
 

@@ -6,7 +6,7 @@ import json
 import subprocess
 import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import cast
 
 import pyarrow as pa
@@ -23,10 +23,13 @@ Answer = list[list[str | None]] | BridgeError
 _EXTENSIONS = {"sqlite": ["sqlite_scanner"]}
 
 
-def _run(asked: dict[str, object], attach: str) -> dict[str, list[dict[str, object]]]:
+def _run(asked: Mapping[str, object], attach: str) -> dict[str, list[dict[str, object]]]:
     ran = subprocess.run(
         [sys.executable, "-m", "converters.ducklake.asking"],
-        input=json.dumps(asked), capture_output=True, text=True, check=False,
+        input=json.dumps(asked),
+        capture_output=True,
+        text=True,
+        check=False,
     )
     if ran.returncode or not ran.stdout:
         last = (ran.stderr.strip().splitlines() or [f"exit code {ran.returncode}"])[-1]

@@ -57,7 +57,12 @@ def _spec(spec: PartitionSpec) -> dict[str, object]:
     return {
         "spec-id": spec.id,
         "fields": [
-            {"source-id": int(each.source), "field-id": each.id, "name": each.name, "transform": _name(each.transform)}
+            {
+                "source-id": int(each.source),
+                "field-id": each.id,
+                "name": each.name,
+                "transform": _name(each.transform),
+            }
             for each in spec.fields
         ],
     }

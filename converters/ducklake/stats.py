@@ -6,7 +6,6 @@ the hull over all files ever registered, and it is written only when every file 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 import duckdb
@@ -76,13 +75,14 @@ class Renderer:
         stated = batch.table
         file_ids = pa.array(ids[stated.column("file").to_numpy()], pa.int64())
         told = pc.or_(
-            pc.is_valid(stated.column("size")), pc.or_(pc.is_valid(stated.column("values")), pc.is_valid(stated.column("nulls")))
+            pc.is_valid(stated.column("size")),
+            pc.or_(pc.is_valid(stated.column("values")), pc.is_valid(stated.column("nulls"))),
         )
         keep = pc.and_(pc.greater_equal(file_ids, 0), told.combine_chunks())
         stated = stated.filter(keep)
         count = stated.num_rows
         nans = stated.column("nans")
-        lower, upper = _safe_float_bounds(stated.column("lower"), stated.column("upper"), nans)
+        lower, upper = _safe_float_bounds(stated.column("lower"), stated.column("upper"), nans, duckdb_type)
         time = "TIME" if duckdb_type == "TIME" else ""
         return pa.table(
             [
@@ -105,7 +105,7 @@ _FLOAT_MAX = float(np.finfo(np.float32).max)
 
 
 def _safe_float_bounds(
-    lower: pa.ChunkedArray, upper: pa.ChunkedArray, nans: pa.ChunkedArray
+    lower: pa.ChunkedArray, upper: pa.ChunkedArray, nans: pa.ChunkedArray, duckdb_type: str
 ) -> tuple[pa.ChunkedArray, pa.ChunkedArray]:
     """Bounds of float columns as DuckDB 1.5.5 prunes rightly by: a file whose bounds are one value is dropped for
     `<> value` though it may hold NaN, and the largest 32-bit float does not survive as a constant's text."""
@@ -115,7 +115,7 @@ def _safe_float_bounds(
     blurred = pc.and_(may_hold_nan, pc.fill_null(pc.equal(lower, upper), False))
     nothing = pa.scalar(None, lower.type)
     lower, upper = pc.if_else(blurred, nothing, lower), pc.if_else(blurred, nothing, upper)
-    if pa.types.is_float32(lower.type):
+    if duckdb_type == "FLOAT":
         low, high = pa.scalar(float("-inf"), lower.type), pa.scalar(float("inf"), lower.type)
         lower = pc.if_else(pc.less_equal(lower, pa.scalar(-_FLOAT_MAX, lower.type)), low, lower)
         upper = pc.if_else(pc.greater_equal(upper, pa.scalar(_FLOAT_MAX, lower.type)), high, upper)
@@ -198,5 +198,3 @@ class Hull:
 def _extreme(which: str, values: pa.Array, before: pa.Array | None) -> pa.Array:
     every = pa.chunked_array([values] if before is None else [values, before])
     return pa.array([pc.min_max(every)[which]], every.type)
-
-

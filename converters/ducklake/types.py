@@ -54,9 +54,20 @@ BY_TYPE: dict[ColumnType, str] = {
 NAMES: dict[str, ColumnType] = {name: type_ for type_, name in BY_TYPE.items()}
 
 DUCKDB_NAMES = {
-    "int8": "TINYINT", "int16": "SMALLINT", "int32": "INTEGER", "int64": "BIGINT", "int128": "HUGEINT",
-    "uint8": "UTINYINT", "uint16": "USMALLINT", "uint32": "UINTEGER", "uint64": "UBIGINT", "uint128": "UHUGEINT",
-    "float32": "FLOAT", "float64": "DOUBLE", "timetz": "TIME WITH TIME ZONE", "timestamptz": "TIMESTAMP WITH TIME ZONE",
+    "int8": "TINYINT",
+    "int16": "SMALLINT",
+    "int32": "INTEGER",
+    "int64": "BIGINT",
+    "int128": "HUGEINT",
+    "uint8": "UTINYINT",
+    "uint16": "USMALLINT",
+    "uint32": "UINTEGER",
+    "uint64": "UBIGINT",
+    "uint128": "UHUGEINT",
+    "float32": "FLOAT",
+    "float64": "DOUBLE",
+    "timetz": "TIME WITH TIME ZONE",
+    "timestamptz": "TIMESTAMP WITH TIME ZONE",
     "timestamp_us": "TIMESTAMP",
 }
 """Where DuckDB calls a type otherwise than the catalog; the rest is the same word in capitals."""

@@ -49,7 +49,8 @@ class DuckLakeTarget:
             self._encrypted = settings.get("encrypted", "false") == "true"
             if asked is not None and asked.rstrip("/") != absolute(self.data_path).rstrip("/"):
                 raise UsageError(
-                    f"{place.path} has the data path {self.data_path}, not {asked}", hint="leave --data-path out"
+                    f"{place.path} has the data path {self.data_path}, not {asked}",
+                    hint="leave --data-path out",
                 )
         else:
             if not os.path.isdir(os.path.dirname(place.path)):
@@ -83,7 +84,12 @@ class DuckLakeTarget:
         for level in table.name.namespace:
             if "." in level:
                 found.append(
-                    Finding(Code.NAME_UNSUPPORTED, str(table.name), f"namespace level {level!r} holds a dot", "use --as")
+                    Finding(
+                        Code.NAME_UNSUPPORTED,
+                        str(table.name),
+                        f"namespace level {level!r} holds a dot",
+                        "use --as",
+                    )
                 )
         if self._encrypted:
             found.append(Finding(Code.TARGET_ENCRYPTED, str(table.name), f"{self.place.path} is an encrypted lake"))
@@ -162,7 +168,9 @@ class DuckLakeTarget:
         for write in writes:
             index = {commit.id: place for place, commit in enumerate(write.table.commits)}
             found[write.name] = {
-                index[commit]: snapshot for name, commit, snapshot in noted if name == str(write.name) and commit in index
+                index[commit]: snapshot
+                for name, commit, snapshot in noted
+                if name == str(write.name) and commit in index
             }
         return found
 
@@ -291,4 +299,3 @@ def _sync(path: str) -> None:
 def open_target(rest: str, options: Options) -> DuckLakeTarget:
     """The target behind `ducklake:REST`."""
     return DuckLakeTarget(parse_place(rest), options)
-

@@ -30,8 +30,19 @@ _CHUNK = 20_000
 _SCHEMES = frozenset({"", "s3", "gs", "gcs", "http", "https"})
 _SHOWN = 5
 _CORE = (
-    "entry", "manifest", "position", "content", "path", "format", "record_count", "size", "spec", "sequence",
-    "first_row_id", "encrypted", "referenced_data_file",
+    "entry",
+    "manifest",
+    "position",
+    "content",
+    "path",
+    "format",
+    "record_count",
+    "size",
+    "spec",
+    "sequence",
+    "first_row_id",
+    "encrypted",
+    "referenced_data_file",
 )
 
 
@@ -68,7 +79,9 @@ class IcebergFiles:
                 mine = plain.filter(pl.col("begin") >= self._absent_until.get(field, 0))
                 if listed is not None:
                     mine = pl.concat([mine, plain.join(listed.select("entry"), on="entry", how="semi")]).unique("file")
-                    joined = mine.select("file", "entry").join(listed, on="entry", how="left").sort("file").drop("entry")
+                    joined = (
+                        mine.select("file", "entry").join(listed, on="entry", how="left").sort("file").drop("entry")
+                    )
                     yield StatsBatch(field, joined.to_arrow(), has_exact_bounds(type_))
                 elif len(mine):
                     yield StatsBatch(field, inspection.nothing_known(mine["file"].sort().to_list()), exact=False)
@@ -90,7 +103,10 @@ class _Spool:
         entry = frame["entry"]
         self._bounds.append((int(entry[0]), int(entry[-1]) + 1))
         for field, table in decode(frame, self.types):
-            with pa.OSFile(str(self._name(number, field)), "wb") as sink, pa.ipc.new_file(sink, table.schema) as writer:
+            with (
+                pa.OSFile(str(self._name(number, field)), "wb") as sink,
+                pa.ipc.new_file(sink, table.schema) as writer,
+            ):
                 writer.write_table(table)
 
     def _name(self, number: int, field: FieldId) -> Path:
@@ -128,9 +144,7 @@ def read_files(source: IcebergTable, check: bool, progress: ProgressSink) -> Ice
     commits = len(table.commits)
     problems: list[FileProblem] = []
     if listing.first:
-        problems.append(
-            FileProblem(Finding(Code.MANIFEST_UNREADABLE, str(table.name), listing.reason), listing.first)
-        )
+        problems.append(FileProblem(Finding(Code.MANIFEST_UNREADABLE, str(table.name), listing.reason), listing.first))
     schemas = [table.schemas[id_] for id_ in sorted(table.schemas)]
     if table.schema in schemas:
         schemas.remove(table.schema)
@@ -161,14 +175,20 @@ def read_files(source: IcebergTable, check: bool, progress: ProgressSink) -> Ice
             pl.col("file").replace_strict(seen.footer_sizes, default=None, return_dtype=pl.Int64).alias("footer_size"),
             pl.coalesce(
                 pl.col("file").replace_strict(
-                    {file: each.size for file, each in remeasured.items()}, default=None, return_dtype=pl.Int64
+                    {file: each.size for file, each in remeasured.items()},
+                    default=None,
+                    return_dtype=pl.Int64,
                 ),
                 "size",
             ).alias("size"),
         )
     else:
         findings.append(
-            Finding(Code.FILES_UNCHECKED, str(table.name), f"{len(files)} data files are taken as the manifests say")
+            Finding(
+                Code.FILES_UNCHECKED,
+                str(table.name),
+                f"{len(files)} data files are taken as the manifests say",
+            )
         )
         files = files.with_columns(pl.lit(None, dtype=pl.Int64).alias("footer_size"))
     arrow = files.select(DATA_FILES.names).to_arrow().cast(DATA_FILES)
@@ -212,9 +232,19 @@ def _read(
 def _no_entries() -> pl.DataFrame:
     return pl.DataFrame(
         schema={
-            "entry": pl.Int64, "manifest": pl.Int64, "position": pl.Int64, "content": pl.Int32, "path": pl.String,
-            "format": pl.String, "record_count": pl.Int64, "size": pl.Int64, "spec": pl.Int32, "sequence": pl.Int64,
-            "first_row_id": pl.Int64, "encrypted": pl.Boolean, "referenced_data_file": pl.String,
+            "entry": pl.Int64,
+            "manifest": pl.Int64,
+            "position": pl.Int64,
+            "content": pl.Int32,
+            "path": pl.String,
+            "format": pl.String,
+            "record_count": pl.Int64,
+            "size": pl.Int64,
+            "spec": pl.Int32,
+            "sequence": pl.Int64,
+            "first_row_id": pl.Int64,
+            "encrypted": pl.Boolean,
+            "referenced_data_file": pl.String,
         }
     )
 
@@ -243,14 +273,17 @@ def _problem(code: Code, table: Table, what: str, rows: pl.DataFrame, hint: str 
     shown = tuple(paths.head(_SHOWN).to_list())
     more = f" and {len(paths) - len(shown)} more" if len(paths) > len(shown) else ""
     finding = Finding(
-        code, str(table.name), f"{what}: {', '.join(shown)}{more}", hint, tuple(paths.head(1000).to_list()), len(paths)
+        code,
+        str(table.name),
+        f"{what}: {', '.join(shown)}{more}",
+        hint,
+        tuple(paths.head(1000).to_list()),
+        len(paths),
     )
     return FileProblem(finding, None if ends.null_count() else int(ends.max()))  # type: ignore[arg-type]  # no nulls
 
 
-def _damage(
-    damaged: Mapping[int, BridgeError], listing: Listing, table: Table, commits: int
-) -> Iterator[FileProblem]:
+def _damage(damaged: Mapping[int, BridgeError], listing: Listing, table: Table, commits: int) -> Iterator[FileProblem]:
     for manifest, error in damaged.items():
         ends = listing.presence.filter(pl.col("manifest") == manifest)["end"]
         last = int(ends.max())  # type: ignore[arg-type]  # every listed manifest is present somewhere
@@ -294,9 +327,15 @@ def _formats(files: pl.DataFrame, table: Table) -> Iterator[FileProblem]:
     schemes = files.with_columns(
         pl.col("path").str.extract(r"^([A-Za-z][A-Za-z0-9+.-]*)://", 1).str.to_lowercase().fill_null("").alias("scheme")
     )
-    for (kind,), rows in schemes.filter(~pl.col("scheme").is_in(list(_SCHEMES))).group_by("scheme", maintain_order=True):
+    for (kind,), rows in schemes.filter(~pl.col("scheme").is_in(list(_SCHEMES))).group_by(
+        "scheme", maintain_order=True
+    ):
         yield _problem(
-            Code.PATH_SCHEME, table, f"DuckDB does not open {kind}:// paths", rows, "map them: --map-prefix OLD=NEW"
+            Code.PATH_SCHEME,
+            table,
+            f"DuckDB does not open {kind}:// paths",
+            rows,
+            "map them: --map-prefix OLD=NEW",
         )
 
 

@@ -29,7 +29,15 @@ from converters.parquet.footer import Footer, read_footers
 from converters.parquet.nan import hidden_nan
 from converters.parquet.types import misread
 
-__all__ = ["Inspection", "Remeasured", "Suspects", "corrected_stats", "identity_sources", "inspect", "nothing_known"]
+__all__ = [
+    "Inspection",
+    "Remeasured",
+    "Suspects",
+    "corrected_stats",
+    "identity_sources",
+    "inspect",
+    "nothing_known",
+]
 
 _WINDOW = 2_000
 _SHOWN = 5
@@ -76,9 +84,7 @@ class _Faults:
 def identity_sources(table: Table) -> dict[int, list[tuple[int, PartitionField]]]:
     """Per spec, the identity fields and their places in the partition record."""
     return {
-        spec.id: [
-            (place, each) for place, each in enumerate(spec.fields) if each.transform is Simple.IDENTITY
-        ]
+        spec.id: [(place, each) for place, each in enumerate(spec.fields) if each.transform is Simple.IDENTITY]
         for spec in table.specs.values()
     }
 
@@ -220,9 +226,7 @@ class _Judge:
                 value = list(stored[path].values())[place]
                 if not _same(value, self._defaults.get(each.source)):
                     name = self._names.get(each.source, each.name)
-                    self._faults.add(
-                        Code.PARTITION_COLUMN_ABSENT, f"partition column {name} is not in the file", file
-                    )
+                    self._faults.add(Code.PARTITION_COLUMN_ABSENT, f"partition column {name} is not in the file", file)
 
 
 def _same(value: object, default: Default | None) -> bool:

@@ -40,7 +40,8 @@ def find_metadata(directory: str) -> MetadataFile:
     names = _metadata_files(directory)
     if not names:
         raise Unreachable(
-            f"{directory} holds no Iceberg metadata", hint="give a table's directory or its .metadata.json file"
+            f"{directory} holds no Iceberg metadata",
+            hint="give a table's directory or its .metadata.json file",
         )
     hint = f"{directory}/metadata/version-hint.text"
     if storage.is_file(hint):

@@ -20,7 +20,16 @@ from converters import storage
 from converters.iceberg.avro import file_metadata, read_frame, read_records
 from converters.iceberg.metadata import IcebergTable, Snapshot
 
-__all__ = ["DELETED", "STATS_MAPS", "Listing", "entries", "islands", "list_manifests", "partitions", "resolve"]
+__all__ = [
+    "DELETED",
+    "STATS_MAPS",
+    "Listing",
+    "entries",
+    "islands",
+    "list_manifests",
+    "partitions",
+    "resolve",
+]
 
 DELETED = 2
 _COUNTS = pl.List(pl.Struct({"key": pl.Int32, "value": pl.Int64}))
@@ -120,7 +129,10 @@ def list_manifests(source: IcebergTable) -> Listing:
             pl.col("key_metadata").is_not_null().alias("encrypted"),
         )
     )
-    presence = islands(every.select("manifest", pl.col("commit").alias("begin"), (pl.col("commit") + 1).alias("end")), "manifest")
+    presence = islands(
+        every.select("manifest", pl.col("commit").alias("begin"), (pl.col("commit") + 1).alias("end")),
+        "manifest",
+    )
     data = every.filter(pl.col("content").fill_null(0) == 0)
     rows = data.group_by("commit").agg(
         pl.when((pl.col("added_rows_count").is_null() | pl.col("existing_rows_count").is_null()).any())
@@ -228,7 +240,9 @@ def _entries(content: bytes, manifest: dict[str, object], path_map: PathMap) -> 
         waiting = pl.col("first_row_id").is_null()
         counted = pl.when(waiting).then(pl.col("record_count")).otherwise(0)
         inherited = pl.lit(start, dtype=pl.Int64) + counted.cum_sum() - counted
-        frame = frame.with_columns(pl.when(waiting).then(inherited).otherwise(pl.col("first_row_id")).alias("first_row_id"))
+        frame = frame.with_columns(
+            pl.when(waiting).then(inherited).otherwise(pl.col("first_row_id")).alias("first_row_id")
+        )
     return frame.filter(pl.col("status") != DELETED).select(
         pl.lit(manifest["manifest"], dtype=pl.Int64).alias("manifest"),
         pl.col("position").cast(pl.Int64),
@@ -260,4 +274,3 @@ def partitions(path: str, path_map: PathMap, wanted: Sequence[str]) -> dict[str,
         if file in chosen:
             found[file] = record["data_file"].get("partition") or {}
     return found
-

@@ -78,7 +78,11 @@ def _damaged(path: str, what: str) -> Blocked:
 
 
 def parse(
-    name: TableName, path: str, stored: Mapping[str, Any], path_map: PathMap, findings: tuple[Finding, ...] = ()
+    name: TableName,
+    path: str,
+    stored: Mapping[str, Any],
+    path_map: PathMap,
+    findings: tuple[Finding, ...] = (),
 ) -> IcebergTable:
     """The table that a decoded metadata file describes."""
     version = stored["format-version"]
@@ -102,12 +106,20 @@ def parse(
     if "encryption.key-id" in (stored.get("properties") or {}) or stored.get("encryption-keys"):
         said += (
             Finding(
-                Code.TABLE_ENCRYPTED, subject, "the table is encrypted by Iceberg", "copy it to an unencrypted table"
+                Code.TABLE_ENCRYPTED,
+                subject,
+                "the table is encrypted by Iceberg",
+                "copy it to an unencrypted table",
             ),
         )
     known = set(line_ids := [commit.id for commit in line])
     refs = tuple(
-        Ref(ref_name, RefKind(str(ref["type"]).lower()), str(ref["snapshot-id"]), str(ref["snapshot-id"]) in known)
+        Ref(
+            ref_name,
+            RefKind(str(ref["type"]).lower()),
+            str(ref["snapshot-id"]),
+            str(ref["snapshot-id"]) in known,
+        )
         for ref_name, ref in sorted((stored.get("refs") or {}).items())
         if ref_name != "main"
     )
@@ -126,7 +138,11 @@ def parse(
         commits=line,
         updated=int(stored.get("last-updated-ms", 0)) * _MICRO,
         last_column_id=FieldId(
-            max(int(stored.get("last-column-id", 0)), *(int(id_) for each in schemas.values() for id_ in _ids(each)), 0)
+            max(
+                int(stored.get("last-column-id", 0)),
+                *(int(id_) for each in schemas.values() for id_ in _ids(each)),
+                0,
+            )
         ),
         properties={str(key): str(value) for key, value in (stored.get("properties") or {}).items()},
         refs=refs,
@@ -244,7 +260,11 @@ def _beside(
     staged = set(snapshots) - on_main - rolled_back - branched
     if staged:
         findings.append(
-            Finding(Code.STAGED_DROPPED, subject, f"{len(staged)} snapshots are not in main's ancestry: {_few(staged)}")
+            Finding(
+                Code.STAGED_DROPPED,
+                subject,
+                f"{len(staged)} snapshots are not in main's ancestry: {_few(staged)}",
+            )
         )
     return tuple(findings)
 

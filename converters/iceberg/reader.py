@@ -31,7 +31,6 @@ class IcebergSourceTable:
         """The manifests of every commit, and what the files themselves say unless that was switched off."""
         return read_files(self._source, self._options.check_files == "all", progress)
 
-
     def rows(self, commit: str) -> IcebergRows:
         """The rows at a snapshot, or now, by PyIceberg."""
         return IcebergRows(self.table.metadata, commit, self._options.path_map)
@@ -63,7 +62,7 @@ class IcebergSource:
 
     def open(self, name: TableName) -> IcebergSourceTable:
         """Find the newest metadata and read it."""
-        path, findings = self._paths[name], ()
+        path, findings = self._paths[name], tuple[Finding, ...]()
         if not locate.is_metadata_file(path):
             path, findings = locate.find_metadata(path)
         source = metadata.load(name, path, self._options.path_map, findings)

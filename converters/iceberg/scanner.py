@@ -26,7 +26,7 @@ class IcebergRows:
         from pyiceberg.io.pyarrow import PyArrowFileIO
         from pyiceberg.table import StaticTable
 
-        class MappedIO(PyArrowFileIO):  # type: ignore[misc]  # pyiceberg is untyped here
+        class MappedIO(PyArrowFileIO):
             """Opens stored paths where they are now."""
 
             def new_input(self, location: str) -> Any:

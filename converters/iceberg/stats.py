@@ -18,7 +18,12 @@ from converters.iceberg.manifests import STATS_MAPS
 
 __all__ = ["decode", "has_exact_bounds", "leaf_types"]
 
-_COUNTS = {"size": "column_sizes", "values": "value_counts", "nulls": "null_value_counts", "nans": "nan_value_counts"}
+_COUNTS = {
+    "size": "column_sizes",
+    "values": "value_counts",
+    "nulls": "null_value_counts",
+    "nans": "nan_value_counts",
+}
 _BOUNDS = {"lower": "lower_bounds", "upper": "upper_bounds"}
 _MICROS_A_DAY = 86_400_000_000
 
@@ -104,10 +109,8 @@ def _typed(raw: pl.Expr, type_: ColumnType) -> pl.Expr:
             return number(pl.Int32, 4)
         case Leaf.INT64:
             return pl.coalesce(number(pl.Int64, 8), number(pl.Int32, 4).cast(pl.Int64))
-        case Leaf.FLOAT32:
-            return _no_nan(number(pl.Float32, 4))
-        case Leaf.FLOAT64:
-            # a float's bound is widened before it becomes text: 0.1f is more than 0.1
+        case Leaf.FLOAT32 | Leaf.FLOAT64:
+            # a 32-bit bound is widened before it becomes text: 0.1f is more than 0.1, and the column may be promoted
             return _no_nan(pl.coalesce(number(pl.Float64, 8), number(pl.Float32, 4).cast(pl.Float64)))
         case Leaf.DATE:
             return number(pl.Int32, 4).cast(pl.Date)

@@ -141,7 +141,7 @@ def _statistics(metadata: Any, index: int) -> tuple[bool, int, int | None, int, 
         try:
             chunk = metadata.row_group(group).column(index)
             stats = chunk.statistics
-        except (pa.ArrowException, OSError):   # the chunk's metadata is encrypted with a key of its own
+        except (pa.ArrowException, OSError):  # the chunk's metadata is encrypted with a key of its own
             return False, 0, None, 0, True
         values += chunk.num_values
         size += chunk.total_compressed_size
@@ -159,7 +159,11 @@ def _id(field: Any) -> int | None:
 
 
 def _leaves(
-    fields: Sequence[Any], path: tuple[str, ...], ids: tuple[int | None, ...] = (), levels: int = 0, repeated: bool = False
+    fields: Sequence[Any],
+    path: tuple[str, ...],
+    ids: tuple[int | None, ...] = (),
+    levels: int = 0,
+    repeated: bool = False,
 ) -> Iterator[_Leaf]:
     """The leaves in file order; `levels` counts the names that the Parquet path of a standard layout has (a name that
     holds dots counts as so many more)."""

@@ -91,6 +91,8 @@ class _Job:
     start: int
     events: list[tuple[int, int]]
     table_id: int = 0
+    before: Mapping[int, ColumnRow] = field(default_factory=dict)
+    """The columns that the catalog held before this run."""
     snapshots: dict[int, _Snapshot] = field(default_factory=dict)
 
     @property
@@ -104,13 +106,15 @@ class _Job:
     def schema_versions(self) -> list[tuple[int, int]]:
         """(event, schema id) in order."""
         commits = self.table.commits
-        return [
-            (event, self.table.schema.id if event < 0 else commits[event].schema) for _, event in self.events
-        ]
+        return [(event, self.table.schema.id if event < 0 else commits[event].schema) for _, event in self.events]
 
 
 def write_tables(
-    session: Session, writes: Sequence[TableWrite], new: NewLake | None, chosen: Mapping[str, str], progress: ProgressSink
+    session: Session,
+    writes: Sequence[TableWrite],
+    new: NewLake | None,
+    chosen: Mapping[str, str],
+    progress: ProgressSink,
 ) -> tuple[list[Written], list[Finding]]:
     """Insert everything that the writes need; Conflict when the lake is not as they were planned for."""
     findings: list[Finding] = []
@@ -170,7 +174,10 @@ class _Ids:
 
 def _root(rows: _Rows, head: Head, new: NewLake) -> None:
     for key, value in (
-        ("version", reads.VERSION), ("created_by", new.created_by), ("data_path", new.data_path), ("encrypted", "false")
+        ("version", reads.VERSION),
+        ("created_by", new.created_by),
+        ("data_path", new.data_path),
+        ("encrypted", "false"),
     ):
         rows.add("metadata", key, value, None, None)
     rows.add("snapshot", 0, time_text(head.time), 0, 1, 0)
@@ -235,18 +242,28 @@ def _snapshots(jobs: Sequence[_Job], head: Head, findings: list[Finding]) -> lis
 
 
 def _open_table(
-    session: Session, rows: _Rows, job: _Job, ids: _Ids, schemas: dict[str, int], known: Mapping[tuple[str, str], Any]
+    session: Session,
+    rows: _Rows,
+    job: _Job,
+    ids: _Ids,
+    schemas: dict[str, int],
+    known: Mapping[tuple[str, str], Any],
 ) -> None:
     """The table's id: a new row for a new table; for one that is there, that it is still as the plan saw it."""
     write = job.write
     schema_name, name = ".".join(write.name.namespace) or "main", write.name.name
     found = known.get((schema_name.casefold(), name.casefold()))
     if not job.is_new:
-        bookmark = reads.bookmark(session, found.id) if found else None
+        if found is None:
+            raise Conflict(
+                f"{write.name} is gone from {session.place.path} since the plan was made", hint="run it again"
+            )
+        bookmark = reads.bookmark(session, found.id)
         expected = write.table.commits[write.base].id if write.base is not None and write.base >= 0 else ""
         if bookmark is None or bookmark.commit != expected or bookmark.changed_by:
             raise Conflict(f"{write.name} changed in {session.place.path} since the plan was made", hint="run it again")
         job.table_id = found.id
+        job.before = reads.columns(session, found.id)
         return
     if found:
         raise Conflict(f"{write.name} was created in {session.place.path} meanwhile", hint="choose a name with --as")
@@ -258,12 +275,29 @@ def _open_table(
     else:
         schemas[schema_name] = ids.next()
         made = uuid.uuid5(uuid.NAMESPACE_URL, f"{session.place.path}#{schema_name}")
-        rows.add("schema", schemas[schema_name], str(made), begin.id, None, schema_name, _directory(schema_name), True)
+        rows.add(
+            "schema",
+            schemas[schema_name],
+            str(made),
+            begin.id,
+            None,
+            schema_name,
+            _directory(schema_name),
+            True,
+        )
         begin.changes.append(f"created_schema:{_quoted(schema_name)}")
     job.table_id = ids.next()
     begin.changes.append(f"created_table:{_quoted(schema_name)}.{_quoted(name)}")
     rows.add(
-        "table", job.table_id, _uuid(job.table), begin.id, None, schemas[schema_name], name, _directory(name), True
+        "table",
+        job.table_id,
+        _uuid(job.table),
+        begin.id,
+        None,
+        schemas[schema_name],
+        name,
+        _directory(name),
+        True,
     )
 
 
@@ -291,14 +325,24 @@ def _definition(session: Session, rows: _Rows, job: _Job, ids: _Ids, chosen: Map
     versions = [(event, schemas[number]) for event, number in job.schema_versions()]
     place = {event: rank for rank, (_, event) in enumerate(job.events)}
     by_rank = [job.snapshots[event] for _, event in job.events]
-    before = {} if job.is_new else reads.columns(session, id_)
-    made, ended = spans([(place[event], column_rows(schema, chosen)) for event, schema in versions], before)
+    made, ended = spans([(place[event], column_rows(schema, chosen)) for event, schema in versions], job.before)
     for span in made:
         row: ColumnRow = span.value
         rows.add(
-            "column", span.key, by_rank[span.begin].id, _end(by_rank, span.end), id_, row.order, row.name, row.type,
-            row.initial_default, row.default if row.default is not None else "NULL", row.nulls_allowed, row.parent,
-            row.default_type, "duckdb",
+            "column",
+            span.key,
+            by_rank[span.begin].id,
+            _end(by_rank, span.end),
+            id_,
+            row.order,
+            row.name,
+            row.type,
+            row.initial_default,
+            row.default if row.default is not None else "NULL",
+            row.nulls_allowed,
+            row.parent,
+            row.default_type,
+            "duckdb",
         )
         _altered(job, by_rank, span.begin, span.end, columns=True)
     for key, rank in ended:
@@ -309,8 +353,20 @@ def _definition(session: Session, rows: _Rows, job: _Job, ids: _Ids, chosen: Map
         first = by_rank[0].id
         if source.last_column_id > max((span.key for span in made), default=0):
             rows.add(
-                "column", int(source.last_column_id), first, first, id_, int(source.last_column_id), "reserved",
-                "int32", None, "NULL", True, None, "literal", "duckdb",
+                "column",
+                int(source.last_column_id),
+                first,
+                first,
+                id_,
+                int(source.last_column_id),
+                "reserved",
+                "int32",
+                None,
+                "NULL",
+                True,
+                None,
+                "literal",
+                "duckdb",
             )
     _comments(session, rows, job, by_rank, [(place[event], schema) for event, schema in versions])
     _layout(session, rows, job, ids, by_rank, place)
@@ -331,7 +387,7 @@ def _altered(job: _Job, by_rank: Sequence[_Snapshot], begin: int, end: int | Non
         if change not in snapshot.changes:
             snapshot.changes.append(change)
         if columns:
-            job.snapshots.setdefault(-2 - rank, snapshot)   # marks a new schema version of this table
+            job.snapshots.setdefault(-2 - rank, snapshot)  # marks a new schema version of this table
 
 
 def _end_rows(session: Session, name: str, key: str, table_id: int, value: int, snapshot: int) -> None:
@@ -344,7 +400,11 @@ def _end_rows(session: Session, name: str, key: str, table_id: int, value: int, 
 
 
 def _comments(
-    session: Session, rows: _Rows, job: _Job, by_rank: Sequence[_Snapshot], versions: Sequence[tuple[int, Any]]
+    session: Session,
+    rows: _Rows,
+    job: _Job,
+    by_rank: Sequence[_Snapshot],
+    versions: Sequence[tuple[int, Any]],
 ) -> None:
     docs = [
         (rank, {int(each.field.id): each.field.doc for each in walk(schema.fields) if each.field.doc})
@@ -354,12 +414,20 @@ def _comments(
     before = {}
     if not job.is_new:
         before = {
-            id_: value for id_, key, value in reads.tags(session, "column_tag", tag.table_id == job.table_id) if key == "comment"
+            id_: value
+            for id_, key, value in reads.tags(session, "column_tag", tag.table_id == job.table_id)
+            if key == "comment"
         }
     made, ended = spans(docs, before)
     for span in made:
         rows.add(
-            "column_tag", job.table_id, span.key, by_rank[span.begin].id, _end(by_rank, span.end), "comment", span.value
+            "column_tag",
+            job.table_id,
+            span.key,
+            by_rank[span.begin].id,
+            _end(by_rank, span.end),
+            "comment",
+            span.value,
         )
         _altered(job, by_rank, span.begin, span.end)
     for key, rank in ended:
@@ -368,7 +436,12 @@ def _comments(
 
 
 def _layout(
-    session: Session, rows: _Rows, job: _Job, ids: _Ids, by_rank: Sequence[_Snapshot], place: Mapping[int, int]
+    session: Session,
+    rows: _Rows,
+    job: _Job,
+    ids: _Ids,
+    by_rank: Sequence[_Snapshot],
+    place: Mapping[int, int],
 ) -> None:
     """Partitioning from when it became current, sorting from the newest snapshot on."""
     partition, order = partition_keys(job.table), sort_keys(job.table)
@@ -392,13 +465,20 @@ def _layout(
             id_ = ids.next()
             rows.add("sort_info", id_, job.table_id, by_rank[rank].id, None)
             for index, by in enumerate(order):
-                rows.add("sort_expression", id_, job.table_id, index, by.expression, "duckdb", by.direction, by.nulls)
+                rows.add(
+                    "sort_expression",
+                    id_,
+                    job.table_id,
+                    index,
+                    by.expression,
+                    "duckdb",
+                    by.direction,
+                    by.nulls,
+                )
         _altered(job, by_rank, rank, None)
 
 
-def _current_layout(
-    session: Session, table_id: int
-) -> tuple[tuple[PartitionKey, ...], tuple[SortKey, ...]]:
+def _current_layout(session: Session, table_id: int) -> tuple[tuple[PartitionKey, ...], tuple[SortKey, ...]]:
     info, key = table("partition_info").c, table("partition_column").c
     keys = session.rows(
         sa.select(key.column_id, key.transform)
@@ -419,9 +499,7 @@ def _current_layout(
 def _end_layout(session: Session, name: str, table_id: int, snapshot: int) -> None:
     each = table(name)
     session.run(
-        sa.update(each)
-        .where(each.c.table_id == table_id, each.c.end_snapshot.is_(None))
-        .values(end_snapshot=snapshot)
+        sa.update(each).where(each.c.table_id == table_id, each.c.end_snapshot.is_(None)).values(end_snapshot=snapshot)
     )
 
 
@@ -438,7 +516,10 @@ def _tags(session: Session, rows: _Rows, job: _Job, by_rank: Sequence[_Snapshot]
     tag = table("tag")
     held = {key: value for _, key, value in reads.tags(session, "tag", tag.c.object_id == job.table_id)}
     # a reference that points before this run keeps its tag; everything else of ours follows the source
-    wanted = {**{key: value for key, value in held.items() if key not in wanted and _keeps(key, job.table)}, **wanted}
+    wanted = {
+        **{key: value for key, value in held.items() if key not in wanted and _keeps(key, job.table)},
+        **wanted,
+    }
     changed = False
     for key, value in held.items():
         if (key == "comment" or key.startswith("iceberg.")) and wanted.get(key) != value:
@@ -475,7 +556,9 @@ def _bookmark(session: Session, rows: _Rows, job: _Job, newest: int) -> None:
     metadata = table("metadata")
     session.run(
         sa.delete(metadata).where(
-            metadata.c.scope == "table", metadata.c.scope_id == job.table_id, metadata.c.key.startswith("bridge.")
+            metadata.c.scope == "table",
+            metadata.c.scope_id == job.table_id,
+            metadata.c.key.startswith("bridge."),
         )
     )
     noted = {
@@ -492,16 +575,31 @@ def _bookmark(session: Session, rows: _Rows, job: _Job, newest: int) -> None:
 
 def _snapshot_rows(rows: _Rows, snapshot: _Snapshot, next_catalog_id: int, next_file_id: int) -> None:
     rows.add(
-        "snapshot", snapshot.id, time_text(snapshot.time), snapshot.schema_version, next_catalog_id, next_file_id
+        "snapshot",
+        snapshot.id,
+        time_text(snapshot.time),
+        snapshot.schema_version,
+        next_catalog_id,
+        next_file_id,
     )
     rows.add(
-        "snapshot_changes", snapshot.id, ",".join(snapshot.changes) or None, AUTHOR, "; ".join(snapshot.messages),
+        "snapshot_changes",
+        snapshot.id,
+        ",".join(snapshot.changes) or None,
+        AUTHOR,
+        "; ".join(snapshot.messages),
         json.dumps({"tables": snapshot.sources}, sort_keys=True),
     )
 
 
 def _files(
-    session: Session, rows: _Rows, job: _Job, ids: _Ids, chosen: Mapping[str, str], renderer: Renderer, progress: ProgressSink
+    session: Session,
+    rows: _Rows,
+    job: _Job,
+    ids: _Ids,
+    chosen: Mapping[str, str],
+    renderer: Renderer,
+    progress: ProgressSink,
 ) -> Written:
     """Data files with their statistics; files that were live before and are gone now get their end."""
     write, files = job.write, job.write.files.table
@@ -551,7 +649,10 @@ def _files(
             session.run(sa.delete(stats).where(stats.c.table_id == job.table_id))
         # gross: what was deleted since still counts, or DuckDB would answer MIN and MAX from stale bounds
         rows.add(
-            "table_stats", job.table_id, before[0] + int(counts[kept].sum()), max(next_row, before[1]),
+            "table_stats",
+            job.table_id,
+            before[0] + int(counts[kept].sum()),
+            max(next_row, before[1]),
             before[2] + int(chosen_rows.column("size").to_numpy().sum()),
         )
     commits = job.table.commits
@@ -646,8 +747,7 @@ def _statistics(
         mapped |= _mapped(schemas[number])
         for id_, row in rows_now.items():
             names.setdefault(id_, set()).add(row.type)
-    before = {} if job.is_new else reads.columns(session, job.table_id)
-    for id_, row in before.items():
+    for id_, row in job.before.items():
         names.setdefault(id_, set()).add(row.type)
     hulls = {
         id_: Hull(counts, known=id_ not in mapped)
@@ -691,7 +791,14 @@ def _statistics(
         found = hull.finish(row.initial_default, renderer, duckdb_type(row.type), bool(totals and totals[0]))
         if found is not None:
             rows.add(
-                "table_column_stats", job.table_id, id_, found.contains_null, None, found.min_value, found.max_value, None
+                "table_column_stats",
+                job.table_id,
+                id_,
+                found.contains_null,
+                None,
+                found.min_value,
+                found.max_value,
+                None,
             )
 
 
@@ -730,4 +837,3 @@ def _mapped(schema: Schema) -> set[int]:
 def _column_ids(session: Session, table_id: int) -> set[int]:
     each = table("column").c
     return {row[0] for row in session.rows(sa.select(each.column_id).where(each.table_id == table_id).distinct())}
-

@@ -11,18 +11,30 @@ from bridge.errors import Blocked, UsageError
 from bridge.model.table import TableName
 from bridge.ports import ReleasedTable
 from converters.ducklake.catalog import guard, reads
-from converters.ducklake.catalog.times import time_text
 from converters.ducklake.catalog.session import Session
 from converters.ducklake.catalog.tables import TABLES, table
+from converters.ducklake.catalog.times import time_text
 from converters.ducklake.identifiers import identifier
 
 __all__ = ["adopt", "release", "resolve"]
 
 _BY_TABLE = (
-    "ducklake_table", "ducklake_column", "ducklake_column_tag", "ducklake_data_file", "ducklake_delete_file",
-    "ducklake_file_column_stats", "ducklake_file_variant_stats", "ducklake_file_partition_value",
-    "ducklake_table_stats", "ducklake_table_column_stats", "ducklake_partition_info", "ducklake_partition_column",
-    "ducklake_sort_info", "ducklake_sort_expression", "ducklake_schema_versions", "ducklake_inlined_data_tables",
+    "ducklake_table",
+    "ducklake_column",
+    "ducklake_column_tag",
+    "ducklake_data_file",
+    "ducklake_delete_file",
+    "ducklake_file_column_stats",
+    "ducklake_file_variant_stats",
+    "ducklake_file_partition_value",
+    "ducklake_table_stats",
+    "ducklake_table_column_stats",
+    "ducklake_partition_info",
+    "ducklake_partition_column",
+    "ducklake_sort_info",
+    "ducklake_sort_expression",
+    "ducklake_schema_versions",
+    "ducklake_inlined_data_tables",
 )
 
 
@@ -70,7 +82,10 @@ def release(session: Session, names: Sequence[str], discard: bool) -> list[Relea
 
 def _forget(session: Session, lake_table: reads.LakeTable) -> ReleasedTable:
     file, scheduled, metadata, tag = (
-        table("data_file"), table("files_scheduled_for_deletion"), table("metadata"), table("tag")
+        table("data_file"),
+        table("files_scheduled_for_deletion"),
+        table("metadata"),
+        table("tag"),
     )
     rows = session.rows(
         sa.select(file.c.data_file_id, file.c.path_is_relative, file.c.path).where(file.c.table_id == lake_table.id)
@@ -128,7 +143,9 @@ def adopt(session: Session, names: Sequence[str]) -> list[TableName]:
         session.run(
             sa.update(metadata)
             .where(
-                metadata.c.scope == "table", metadata.c.scope_id == each.id, metadata.c.key == "bridge.ownership"
+                metadata.c.scope == "table",
+                metadata.c.scope_id == each.id,
+                metadata.c.key == "bridge.ownership",
             )
             .values(value="adopt")
         )

@@ -6,9 +6,8 @@ and maintenance that would schedule a source file fails instead. Both live in th
 
 from __future__ import annotations
 
-from sqlalchemy.schema import CheckConstraint, CreateTable, DropTable
-
 import sqlalchemy as sa
+from sqlalchemy.schema import CheckConstraint, CreateTable, DropTable
 
 from converters.ducklake.catalog import reads
 from converters.ducklake.catalog.session import Session

@@ -18,17 +18,42 @@ from converters.ducklake.columns import ColumnRow
 from converters.ducklake.stats import TableStat
 
 __all__ = [
-    "DATA_CHANGES", "Head", "LakeTable", "bookmark", "changes", "columns", "data_path", "has_foreign_absolute", "head",
+    "DATA_CHANGES",
+    "Head",
+    "LakeTable",
+    "bookmark",
+    "changes",
+    "columns",
+    "data_path",
+    "has_foreign_absolute",
+    "head",
+    "live_counts",
+    "live_files",
+    "live_tables",
     "noted_snapshots",
-    "live_counts", "live_files", "live_tables", "schemas", "settings", "shared_tables", "table_stats", "tags", "version",
+    "schemas",
+    "settings",
+    "shared_tables",
+    "table_stats",
+    "tags",
+    "version",
 ]
 
 VERSION = "1.0"
 _CHANGE = re.compile(r'([a-z_]+):((?:"(?:[^"]|"")*"(?:\."(?:[^"]|"")*")?)|\d+)')
 DATA_CHANGES = frozenset(
     {
-        "inserted_into_table", "deleted_from_table", "altered_table", "dropped_table", "inlined_insert",
-        "inlined_delete", "inline_flush", "flushed_inlined", "merge_adjacent", "rewrite_delete", "compacted_table",
+        "inserted_into_table",
+        "deleted_from_table",
+        "altered_table",
+        "dropped_table",
+        "inlined_insert",
+        "inlined_delete",
+        "inline_flush",
+        "flushed_inlined",
+        "merge_adjacent",
+        "rewrite_delete",
+        "compacted_table",
     }
 )
 """Words of changes_made that name a table by id, as DuckDB 1.5.5 writes and reads them."""
@@ -173,8 +198,15 @@ def columns(session: Session, table_id: int) -> dict[int, ColumnRow]:
     each = table("column").c
     rows = session.rows(
         sa.select(
-            each.column_id, each.column_order, each.column_name, each.column_type, each.initial_default,
-            each.default_value, each.default_value_type, each.nulls_allowed, each.parent_column,
+            each.column_id,
+            each.column_order,
+            each.column_name,
+            each.column_type,
+            each.initial_default,
+            each.default_value,
+            each.default_value_type,
+            each.nulls_allowed,
+            each.parent_column,
         ).where(each.table_id == table_id, each.end_snapshot.is_(None))
     )
     return {
@@ -224,16 +256,14 @@ def table_stats(session: Session, table_id: int) -> tuple[tuple[int, int, int] |
         )
     )
     found = {row[0]: TableStat(row[1] is None or bool(row[1]), row[2], row[3]) for row in rows}
-    return (tuple(totals[0]) if totals else None), found  # type: ignore[return-value]  # three columns
+    return (tuple(totals[0]) if totals else None), found
 
 
 def shared_tables(session: Session) -> list[int]:
     """Ids of the tables whose files we registered and still share with their source."""
     each = table("metadata").c
     rows = session.rows(
-        sa.select(each.scope_id).where(
-            each.scope == "table", each.key == "bridge.ownership", each.value == "shared"
-        )
+        sa.select(each.scope_id).where(each.scope == "table", each.key == "bridge.ownership", each.value == "shared")
     )
     return [row[0] for row in rows]
 
@@ -248,7 +278,9 @@ def noted_snapshots(session: Session) -> list[tuple[str, str, int]]:
     """(table, source commit, lake snapshot) of everything that our snapshots say of themselves."""
     each = table("snapshot_changes").c
     rows = session.rows(
-        sa.select(each.snapshot_id, each.commit_extra_info).where(each.author == "ducklake-bridge").order_by(each.snapshot_id)
+        sa.select(each.snapshot_id, each.commit_extra_info)
+        .where(each.author == "ducklake-bridge")
+        .order_by(each.snapshot_id)
     )
     found = []
     for id_, info in rows:

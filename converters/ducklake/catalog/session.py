@@ -59,7 +59,9 @@ def parse_place(rest: str) -> Place:
     if backend == "duckdb" and colon and head == "duckdb":
         path = tail
     if not path or "://" in path:
-        raise UsageError(f"ducklake:{rest} is not a local catalog file", hint="write ducklake:FILE or ducklake:sqlite:FILE")
+        raise UsageError(
+            f"ducklake:{rest} is not a local catalog file", hint="write ducklake:FILE or ducklake:sqlite:FILE"
+        )
     return Place(backend, os.path.abspath(os.path.expanduser(path)))
 
 
@@ -131,7 +133,9 @@ def _require_kind(place: Place) -> None:
         with open(place.path, "rb") as file:
             head = file.read(20)
     except FileNotFoundError:
-        raise Unreachable(f"catalog {place.path} is not there", hint="check the path, or create it with migrate") from None
+        raise Unreachable(
+            f"catalog {place.path} is not there", hint="check the path, or create it with migrate"
+        ) from None
     except OSError as error:
         raise Unreachable(f"catalog {place.path} cannot be read: {error.strerror}") from error
     is_duckdb, is_sqlite = head[8:12] == b"DUCK", head.startswith(_SQLITE_MAGIC)

@@ -6,6 +6,8 @@ extension makes them there.
 
 from __future__ import annotations
 
+from typing import Any
+
 from sqlalchemy import BigInteger, Column, MetaData, String, Table
 from sqlalchemy.types import TypeDecorator, TypeEngine, UserDefinedType
 
@@ -38,7 +40,7 @@ class _ByBackend(TypeDecorator[str]):
         return dialect.type_descriptor(_Native(name))  # type: ignore[attr-defined, no-any-return]  # a Dialect
 
 
-_TYPES: dict[str, TypeEngine[object] | TypeDecorator[str]] = {
+_TYPES: dict[str, TypeEngine[Any]] = {
     "big": BigInteger(),
     "text": _ByBackend("VARCHAR", "VARCHAR"),
     "bool": _ByBackend("BOOLEAN", "BIGINT"),
@@ -99,9 +101,7 @@ def _define(line: str) -> Table:
     return Table(name, METADATA, *made)
 
 
-TABLES: dict[str, Table] = {
-    made.name: made for made in (_define(line) for line in _DEFINITIONS.strip().splitlines())
-}
+TABLES: dict[str, Table] = {made.name: made for made in (_define(line) for line in _DEFINITIONS.strip().splitlines())}
 
 
 def table(name: str) -> Table:

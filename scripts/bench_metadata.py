@@ -1,0 +1,487 @@
+"""Time and memory of a metadata-only migration, beside the least that any program would need for it.
+
+usage: python scripts/bench_metadata.py [--files N ...] [--per M] [--many-commits] [--sqlite] [--dir DIR]
+
+Builds Iceberg tables without data files (N entries with statistics of 10 columns, a day partition, M entries a
+snapshot), runs `python -m bridge migrate ... --check-files none --verify none` on each, counts the rows of the catalog
+that comes out, and runs "the bare limit" in a process of its own: read every manifest list and manifest, decode the
+bounds, insert two tables. Tables are kept in --dir and used again; they are the same on every run for the same --dir.
+Exits 1 when a migration failed or its catalog holds other rows than expected; a missed target is only shown.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import os
+import resource
+import shutil
+import sqlite3
+import struct
+import subprocess
+import sys
+import tempfile
+import time
+import uuid
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+REPO = Path(__file__).resolve().parent.parent
+RECIPE = 1
+COLUMNS = 10
+ROWS = 1_000
+DAY = 86_400_000_000
+FIRST_DAY = 19_723
+FIRST_MS = 1_700_000_000_000
+MB = 1024 * 1024
+TARGETS = {100_000: (6.0, 700), 400_000: (None, 1024)}
+LINEAR = 1.15
+COUNTED = ("ducklake_data_file", "ducklake_file_column_stats", "ducklake_snapshot")
+
+
+@dataclass(frozen=True)
+class Shape:
+    """How large a table is: data files, and how many of them each snapshot adds."""
+
+    files: int
+    per: int
+
+    @property
+    def commits(self) -> int:
+        """Snapshots of the table."""
+        return -(-self.files // self.per)
+
+    @property
+    def name(self) -> str:
+        """Directory name; another recipe is another table."""
+        return f"bench{RECIPE}_{self.files}_{self.per}"
+
+    @property
+    def label(self) -> str:
+        """The shape in words."""
+        return f"{self.files:,} files in {self.commits:,} snapshots"
+
+
+# --------------------------------------------------------------------------- the table
+
+
+def bounds(number: int, share: int) -> list[dict[str, Any]]:
+    """Lower (share 0) or upper (share 1) bounds of a file's ten columns, as single-value bytes."""
+    low = (FIRST_DAY + number % 365) * DAY + number * 1_000
+    found = [
+        struct.pack("<q", number * ROWS + share * (ROWS - 1)),
+        struct.pack("<q", low + share * 3_600_000_000),
+        b"customer-%08d" % (number + share * 17),
+    ]
+    for key in range(4, COLUMNS + 1):
+        spread = number % 1_009 + key + share * 100
+        found.append(struct.pack("<d", spread + number / 7) if key % 2 else struct.pack("<i", spread))
+    return [{"key": key, "value": value} for key, value in enumerate(found, 1)]
+
+
+def entry(location: str, number: int, snapshot: int) -> dict[str, Any]:
+    """A manifest entry for a data file that was never written."""
+    day = FIRST_DAY + number % 365
+    name = f"00000-{number}-{uuid.UUID(int=number)}-00001.parquet"
+    every = range(1, COLUMNS + 1)
+    return {
+        "status": 1,
+        "snapshot_id": snapshot,
+        "sequence_number": None,
+        "file_sequence_number": None,
+        "data_file": {
+            "content": 0,
+            "file_path": f"{location}/data/at_day={time.strftime('%Y-%m-%d', time.gmtime(day * 86_400))}/{name}",
+            "file_format": "PARQUET",
+            "partition": {"at_day": day},
+            "record_count": ROWS,
+            "file_size_in_bytes": 100_000 + number % 50_000,
+            "column_sizes": [{"key": key, "value": 1_000 + key + number % 97} for key in every],
+            "value_counts": [{"key": key, "value": ROWS} for key in every],
+            "null_value_counts": [{"key": key, "value": number % 3 if key > 3 else 0} for key in every],
+            "nan_value_counts": [{"key": key, "value": 0} for key in every if key > 3 and key % 2],
+            "lower_bounds": bounds(number, 0),
+            "upper_bounds": bounds(number, 1),
+            "split_offsets": [4],
+            "sort_order_id": 0,
+        },
+    }
+
+
+def generate(root: Path, shape: Shape) -> None:
+    """Write the table below `root`; it appears under its own name only when it is complete."""
+    import fastavro
+    from pyiceberg.manifest import (
+        MANIFEST_LIST_FILE_SCHEMAS,
+        data_file_with_partition,
+        manifest_entry_schema_with_data_file,
+    )
+    from pyiceberg.partitioning import PartitionField, PartitionSpec
+    from pyiceberg.schema import Schema
+    from pyiceberg.transforms import DayTransform
+    from pyiceberg.types import DoubleType, IntegerType, LongType, NestedField, StringType, TimestampType
+    from pyiceberg.utils.schema_conversion import AvroSchemaConversion
+
+    numbers = [
+        NestedField(key, f"c{key}", DoubleType() if key % 2 else IntegerType()) for key in range(4, COLUMNS + 1)
+    ]
+    schema = Schema(
+        NestedField(1, "id", LongType()),
+        NestedField(2, "at", TimestampType()),
+        NestedField(3, "customer", StringType()),
+        *numbers,
+    )
+    spec = PartitionSpec(PartitionField(2, 1000, DayTransform(), "at_day"))
+    file_type = data_file_with_partition(spec.partition_type(schema), 2)
+    made = AvroSchemaConversion()
+    entries = fastavro.parse_schema(
+        made.iceberg_to_avro(manifest_entry_schema_with_data_file(2, file_type), "manifest_entry")
+    )
+    lists = fastavro.parse_schema(made.iceberg_to_avro(MANIFEST_LIST_FILE_SCHEMAS[2], "manifest_file"))
+    stored_schema = json.loads(schema.model_dump_json())
+    stored_spec = json.loads(spec.model_dump_json())
+    header = {
+        "schema": json.dumps(stored_schema),
+        "schema-id": "0",
+        "partition-spec": json.dumps(stored_spec["fields"]),
+        "partition-spec-id": "0",
+        "format-version": "2",
+        "content": "data",
+    }
+    final = root / shape.name
+    building = root / f"{shape.name}.{os.getpid()}"
+    (building / "metadata").mkdir(parents=True)
+
+    def write(path: str, avro: Any, records: list[dict[str, Any]], metadata: dict[str, str], mark: int) -> int:
+        """Write one Avro file whose bytes depend on its arguments alone; its length."""
+        target = building / "metadata" / path.rsplit("/", 1)[1]
+        with open(target, "wb") as file:
+            fastavro.writer(
+                file, avro, records, codec="deflate", metadata=metadata, sync_marker=mark.to_bytes(16, "big")
+            )
+        return target.stat().st_size
+
+    manifests: list[dict[str, Any]] = []
+    snapshots: list[dict[str, Any]] = []
+    for commit in range(shape.commits):
+        id_, sequence = 1_000_000_007 * (commit + 1), commit + 1
+        files = range(commit * shape.per, min(shape.files, (commit + 1) * shape.per))
+        path = f"{final}/metadata/{uuid.UUID(int=commit)}-m0.avro"
+        length = write(path, entries, [entry(str(final), each, id_) for each in files], header, 2 * commit)
+        days = [FIRST_DAY + each % 365 for each in files]
+        manifests.insert(
+            0,
+            {
+                "manifest_path": path,
+                "manifest_length": length,
+                "partition_spec_id": 0,
+                "content": 0,
+                "sequence_number": sequence,
+                "min_sequence_number": sequence,
+                "added_snapshot_id": id_,
+                "added_files_count": len(files),
+                "existing_files_count": 0,
+                "deleted_files_count": 0,
+                "added_rows_count": len(files) * ROWS,
+                "existing_rows_count": 0,
+                "deleted_rows_count": 0,
+                "partitions": [
+                    {
+                        "contains_null": False,
+                        "contains_nan": False,
+                        "lower_bound": struct.pack("<i", min(days)),
+                        "upper_bound": struct.pack("<i", max(days)),
+                    }
+                ],
+                "key_metadata": None,
+            },
+        )
+        listed = f"{final}/metadata/snap-{id_}-1-{uuid.UUID(int=commit)}.avro"
+        write(listed, lists, manifests, {"snapshot-id": str(id_), "format-version": "2"}, 2 * commit + 1)
+        snapshots.append(
+            {
+                "snapshot-id": id_,
+                "sequence-number": sequence,
+                "timestamp-ms": FIRST_MS + commit * 1_000,
+                "manifest-list": listed,
+                "summary": {"operation": "append", "added-data-files": str(len(files))},
+                "schema-id": 0,
+                **({"parent-snapshot-id": snapshots[-1]["snapshot-id"]} if snapshots else {}),
+            }
+        )
+    metadata = {
+        "format-version": 2,
+        "table-uuid": str(uuid.UUID(int=shape.files * 1_000_003 + shape.per)),
+        "location": str(final),
+        "last-sequence-number": shape.commits,
+        "last-updated-ms": snapshots[-1]["timestamp-ms"],
+        "last-column-id": COLUMNS,
+        "schemas": [stored_schema],
+        "current-schema-id": 0,
+        "partition-specs": [stored_spec],
+        "default-spec-id": 0,
+        "last-partition-id": 1000,
+        "properties": {},
+        "current-snapshot-id": snapshots[-1]["snapshot-id"],
+        "refs": {"main": {"snapshot-id": snapshots[-1]["snapshot-id"], "type": "branch"}},
+        "snapshots": snapshots,
+        "snapshot-log": [{key: each[key] for key in ("snapshot-id", "timestamp-ms")} for each in snapshots],
+        "metadata-log": [],
+        "sort-orders": [{"order-id": 0, "fields": []}],
+        "default-sort-order-id": 0,
+    }
+    (building / "metadata" / "v1.metadata.json").write_text(json.dumps(metadata))
+    (building / "metadata" / "version-hint.text").write_text("1")
+    building.rename(final)
+
+
+# --------------------------------------------------------------------------- the bare limit
+
+
+def bare_limit(table: Path, catalog: Path, sqlite: bool) -> None:
+    """Every list and manifest read, every bound decoded, two tables inserted; seconds of each part as JSON."""
+    import polars as pl
+
+    clock, parts = time.perf_counter(), {}
+
+    def lap(name: str) -> None:
+        nonlocal clock
+        now = time.perf_counter()
+        parts[name] = round(now - clock, 2)
+        clock = now
+
+    stored = json.loads((table / "metadata" / "v1.metadata.json").read_text())
+    listed: dict[str, None] = {}
+    for snapshot in stored["snapshots"]:
+        listed.update(dict.fromkeys(pl.read_avro(snapshot["manifest-list"])["manifest_path"].to_list()))
+    lap("lists")
+    frames = [pl.read_avro(path, columns=["data_file"]).unnest("data_file") for path in listed]
+    entries = pl.concat(frames).with_row_index("file")
+    del frames
+    lap("manifests")
+    types: dict[int, Any] = {1: pl.Int64, 2: pl.Datetime("us"), 3: pl.String}
+    types |= {key: pl.Float64 if key % 2 else pl.Int32 for key in range(4, COLUMNS + 1)}
+    facts = ("column_sizes", "value_counts", "null_value_counts", "lower_bounds", "upper_bounds")
+    longs = {name: entries.select("file", name).explode(name).unnest(name) for name in facts}
+    stats = []
+    for key, type_ in types.items():
+        one = {name: long.filter(pl.col("key") == key)["value"] for name, long in longs.items()}
+        texts = []
+        for raw in (one["lower_bounds"], one["upper_bounds"]):
+            number = pl.Int64 if key == 2 else type_
+            value = raw if key == 3 else raw.bin.reinterpret(dtype=number, endianness="little")
+            texts.append(value.cast(type_).cast(pl.String))
+        stats.append(
+            pl.DataFrame(
+                {
+                    "file": entries["file"],
+                    "column": pl.repeat(key, len(entries), dtype=pl.Int64, eager=True),
+                    "size": one["column_sizes"],
+                    "valued": one["value_counts"] - one["null_value_counts"],
+                    "nulls": one["null_value_counts"],
+                    "low": texts[0],
+                    "high": texts[1],
+                }
+            )
+        )
+    lap("decode")
+    files = entries.select("file", "file_path", "record_count", "file_size_in_bytes")
+    (into_sqlite if sqlite else into_duckdb)(catalog, files, stats)
+    lap("insert")
+    print(json.dumps(parts))
+
+
+FILES_TABLE = (
+    "CREATE TABLE f (data_file_id BIGINT PRIMARY KEY, table_id BIGINT, begin_snapshot BIGINT, end_snapshot BIGINT, "
+    "path VARCHAR, record_count BIGINT, file_size_bytes BIGINT)"
+)
+STATS_TABLE = (
+    "CREATE TABLE s (data_file_id BIGINT, table_id BIGINT, column_id BIGINT, column_size_bytes BIGINT, "
+    "value_count BIGINT, null_count BIGINT, min_value VARCHAR, max_value VARCHAR)"
+)
+
+
+def into_duckdb(catalog: Path, files: Any, stats: list[Any]) -> None:
+    """The two tables in a DuckDB file."""
+    import duckdb
+
+    with duckdb.connect(str(catalog)) as connection:
+        connection.execute(FILES_TABLE)
+        connection.execute(STATS_TABLE)
+        connection.begin()
+        connection.register("given", files.to_arrow())
+        named = "file_path, record_count, file_size_in_bytes"
+        connection.execute(f"INSERT INTO f SELECT file, 1, 1, NULL, {named} FROM given")
+        connection.unregister("given")
+        for each in stats:
+            connection.register("given", each.to_arrow())
+            connection.execute('INSERT INTO s SELECT file, 1, "column", size, valued, nulls, low, high FROM given')
+            connection.unregister("given")
+        connection.commit()
+
+
+def into_sqlite(catalog: Path, files: Any, stats: list[Any]) -> None:
+    """The two tables in an SQLite file."""
+    with contextlib.closing(sqlite3.connect(catalog)) as connection:
+        connection.execute(FILES_TABLE)
+        connection.execute(STATS_TABLE)
+        connection.executemany("INSERT INTO f VALUES (?, 1, 1, NULL, ?, ?, ?)", files.iter_rows())
+        for each in stats:
+            connection.executemany("INSERT INTO s VALUES (?, 1, ?, ?, ?, ?, ?, ?)", each.iter_rows())
+        connection.commit()
+
+
+# --------------------------------------------------------------------------- measuring
+
+
+@dataclass(frozen=True)
+class Cost:
+    """What a child process took: wall and CPU seconds, peak resident MB, and what it printed."""
+
+    wall: float
+    cpu: float
+    peak: float
+    said: str
+
+    @property
+    def text(self) -> str:
+        """The figures as one phrase."""
+        return f"{self.wall:7.2f} s  {self.peak:6.0f} MB  (cpu {self.cpu:.2f} s)"
+
+
+def measure(*arguments: str) -> Cost:
+    """Run Python with the arguments from the repository's root; RuntimeError when it fails."""
+    with tempfile.TemporaryFile("w+") as out:
+        start = time.perf_counter()
+        child = subprocess.Popen([sys.executable, *arguments], cwd=REPO, stdout=out, stderr=subprocess.STDOUT)
+        _, status, used = os.wait4(child.pid, 0)
+        wall = time.perf_counter() - start
+        child.returncode = os.waitstatus_to_exitcode(status)
+        out.seek(0)
+        said = out.read()
+    if child.returncode:
+        raise RuntimeError(f"{' '.join(arguments)} ended with {child.returncode}:\n{said[-4000:]}")
+    return Cost(wall, used.ru_utime + used.ru_stime, used.ru_maxrss / 1024, said)
+
+
+def own_peak() -> float:
+    """Peak resident MB of this process: no child's figure can be below it."""
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+
+
+def counts(catalog: Path, sqlite: bool) -> tuple[int, ...]:
+    """Rows of the tables in COUNTED."""
+    queries = [f"SELECT count(*) FROM {name}" for name in COUNTED]
+    if sqlite:
+        with contextlib.closing(sqlite3.connect(f"file:{catalog}?mode=ro", uri=True)) as connection:
+            return tuple(connection.execute(query).fetchone()[0] for query in queries)
+    import duckdb
+
+    with duckdb.connect(str(catalog), read_only=True, config={"memory_limit": "200MB", "threads": 1}) as lake:
+        found = [lake.execute(query).fetchone() for query in queries]
+    return tuple(int(row[0]) for row in found if row is not None)
+
+
+def target_text(shape: Shape, cost: Cost) -> str:
+    """The targets for a shape and whether they are met; nothing when it has none."""
+    seconds, megabytes = TARGETS.get(shape.files, (None, None))
+    parts = []
+    if seconds is not None:
+        parts.append(f"<= {seconds:g} s: {'met' if cost.wall <= seconds else 'MISSED'}")
+    if megabytes is not None:
+        parts.append(f"<= {megabytes} MB: {'met' if cost.peak <= megabytes else 'MISSED'}")
+    return "; ".join(parts)
+
+
+def run(root: Path, shape: Shape, sqlite: bool, repeat: int) -> Cost | None:
+    """Measure one shape on one backend and print it; None when the catalog is wrong."""
+    table, backend = root / shape.name, "sqlite" if sqlite else "duckdb"
+    if not table.exists():
+        made = measure(__file__, "--build", json.dumps([shape.files, shape.per]), "--dir", str(root))
+        print(f"built {table.name} in {made.wall:.0f} s")
+    stored = sum(len(file.read_bytes()) for file in sorted((table / "metadata").iterdir()))
+    print(f"\n{shape.label}, {stored / MB:.0f} MB of metadata, {backend} catalog")
+    least: list[Cost] = []
+    took: list[Cost] = []
+    for _ in range(repeat):
+        with scratch(root) as place:
+            least.append(measure(__file__, "--limit", json.dumps([str(table), str(place / "limit"), sqlite])))
+        with scratch(root) as place:
+            catalog = place / "lake"
+            target = f"ducklake:{'sqlite:' if sqlite else ''}{catalog}"
+            options = ("--check-files", "none", "--verify", "none")
+            took.append(measure("-m", "bridge", "migrate", f"iceberg:{table}", target, *options))
+            size, found = catalog.stat().st_size, counts(catalog, sqlite)
+    limit, cost = min(least, key=lambda each: each.wall), min(took, key=lambda each: each.wall)
+    print(f"  migrate     {cost.text}  {target_text(shape, cost) if not sqlite else ''}".rstrip())
+    print(f"  bare limit  {limit.text}  {limit.said.strip()}")
+    print(f"  ratio       {cost.wall / limit.wall:7.2f}    {cost.peak / limit.peak:6.2f}")
+    expected = (shape.files, COLUMNS * shape.files, shape.commits + 1)
+    rows = ", ".join(f"{count:,} {name.removeprefix('ducklake_')}" for name, count in zip(COUNTED, found, strict=True))
+    print(f"  catalog     {size / MB:.0f} MB: {rows}: {'as expected' if found == expected else f'EXPECTED {expected}'}")
+    return cost if found == expected else None
+
+
+@contextlib.contextmanager
+def scratch(root: Path) -> Iterator[Path]:
+    """A directory for one run, beside the tables and on their disk."""
+    place = Path(tempfile.mkdtemp(prefix="run-", dir=root))
+    try:
+        yield place
+    finally:
+        shutil.rmtree(place, ignore_errors=True)
+
+
+def linear(shapes: list[Shape], costs: list[Cost]) -> None:
+    """How time grew from the smallest to the largest of several shapes."""
+    (small, before), *_, (large, after) = sorted(zip(shapes, costs, strict=True), key=lambda pair: pair[0].files)
+    growth = (after.wall / before.wall) / (large.files / small.files)
+    print(
+        f"\nfrom {small.files:,} to {large.files:,} files: time per file x {growth:.2f}, "
+        f"<= {LINEAR:g} is linear: {'met' if growth <= LINEAR else 'MISSED'}"
+    )
+
+
+def main() -> int:
+    """Parse the command line, run what it asks for."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    option = parser.add_argument
+    option("--files", type=int, action="append", metavar="N", help="data files; may be repeated [100000]")
+    option("--per", type=int, default=5_000, metavar="M", help="data files a snapshot [5000]")
+    option("--many-commits", action="store_true", help="many snapshots of 5 files; alone unless --files is given")
+    option("--commits", type=int, default=2_000, metavar="N", help="how many snapshots those are [2000]")
+    option("--sqlite", action="store_true", help="measure an SQLite catalog as well")
+    option("--repeat", type=int, default=1, metavar="N", help="take the fastest of N runs [1]")
+    option("--dir", type=Path, metavar="DIR", help="where tables are kept [a temporary directory]")
+    option("--build", type=json.loads, help=argparse.SUPPRESS)
+    option("--limit", type=json.loads, help=argparse.SUPPRESS)
+    given = parser.parse_args()
+    if given.build:
+        generate(given.dir, Shape(*given.build))
+        return 0
+    if given.limit:
+        bare_limit(Path(given.limit[0]), Path(given.limit[1]), given.limit[2])
+        return 0
+    sized = [Shape(files, given.per) for files in given.files or ([] if given.many_commits else [100_000])]
+    many = [Shape(5 * given.commits, 5)] if given.many_commits else []
+    with contextlib.ExitStack() as stack:
+        root = given.dir or Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="bench-metadata-")))
+        root = root.resolve()
+        root.mkdir(parents=True, exist_ok=True)
+        done = {
+            (shape, sqlite): run(root, shape, sqlite, given.repeat)
+            for shape in (*sized, *many)
+            for sqlite in ((False, True) if given.sqlite else (False,))
+        }
+    costs = [done[shape, False] for shape in sized]
+    if len({shape.files for shape in sized}) > 1 and all(costs):
+        linear(sized, [cost for cost in costs if cost])
+    print(f"\nthis process itself peaked at {own_peak():.0f} MB")
+    return 0 if all(done.values()) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
