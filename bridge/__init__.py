@@ -19,7 +19,8 @@ from bridge.errors import (
 if TYPE_CHECKING:
     from bridge.app import Inspection, Report, adopt, inspect, migrate, plan, release, verify
     from bridge.model.findings import Code, Finding, Severity
-    from bridge.model.options import Options, PathMap
+    from bridge.model.options import Options
+    from bridge.model.paths import PathMap
     from bridge.planning.plan import Plan
 
 __all__ = [
@@ -48,7 +49,8 @@ __all__ = [
 _HOMES = {
     "bridge.app": ("Inspection", "Report", "adopt", "inspect", "migrate", "plan", "release", "verify"),
     "bridge.model.findings": ("Code", "Finding", "Severity"),
-    "bridge.model.options": ("Options", "PathMap"),
+    "bridge.model.options": ("Options",),
+    "bridge.model.paths": ("PathMap",),
     "bridge.planning.plan": ("Plan",),
 }
 

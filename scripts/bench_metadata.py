@@ -125,9 +125,7 @@ def generate(root: Path, shape: Shape) -> None:
     from pyiceberg.types import DoubleType, IntegerType, LongType, NestedField, StringType, TimestampType
     from pyiceberg.utils.schema_conversion import AvroSchemaConversion
 
-    numbers = [
-        NestedField(key, f"c{key}", DoubleType() if key % 2 else IntegerType()) for key in range(4, COLUMNS + 1)
-    ]
+    numbers = [NestedField(key, f"c{key}", DoubleType() if key % 2 else IntegerType()) for key in range(4, COLUMNS + 1)]
     schema = Schema(
         NestedField(1, "id", LongType()),
         NestedField(2, "at", TimestampType()),

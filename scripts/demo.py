@@ -16,7 +16,11 @@ def make_table(home: Path) -> Path:
     catalog = SqlCatalog("demo", uri=f"sqlite:///{home}/catalog.db", warehouse=f"file://{home}/warehouse")
     catalog.create_namespace("shop")
     orders = pa.table(
-        {"id": pa.array(range(1000), pa.int64()), "item": [f"item {i % 7}" for i in range(1000)], "price": [i * 1.5 for i in range(1000)]}
+        {
+            "id": pa.array(range(1000), pa.int64()),
+            "item": [f"item {i % 7}" for i in range(1000)],
+            "price": [i * 1.5 for i in range(1000)],
+        }
     )
     table = catalog.create_table("shop.orders", schema=orders.schema)
     table.append(orders)

@@ -2066,7 +2066,7 @@ def main(argv: list[str]) -> int:
         try:
             KINDS[name].build(engine, name)
             export(engine, KINDS[name])
-        except Exception as error:
+        except Exception as error:  # noqa: BLE001  # one kind that fails must not stop the others
             failed.append(name)
             text = " ".join(str(error).split())
             causes = re.findall(r"Caused by: .{,200}", text)

@@ -83,8 +83,8 @@ def _shared(command: Callable[..., Any]) -> Callable[..., Any]:
 
 def _options(verify: str = "metadata", **given: Any) -> Any:
     from bridge.errors import UsageError
-    from bridge.model.options import Options, PathMap
-    from bridge.model.paths import parse_prefix
+    from bridge.model.options import Options
+    from bridge.model.paths import PathMap, parse_prefix
 
     types = []
     for text in given["type_map"]:
@@ -226,8 +226,8 @@ def inspect(locator: str, map_prefix: tuple[str, ...], as_json: bool) -> None:
     """Show what a source or a lake holds."""
     from bridge import app
     from bridge.cli import render
-    from bridge.model.options import Options, PathMap
-    from bridge.model.paths import parse_prefix
+    from bridge.model.options import Options
+    from bridge.model.paths import PathMap, parse_prefix
 
     found = app.inspect(locator, Options(path_map=PathMap(tuple(parse_prefix(text) for text in map_prefix))))
     if as_json:

@@ -51,6 +51,7 @@ class Code(Enum):
     )
     PROPERTIES = ("properties", _NOTE, "properties without a counterpart are kept as table tags")
 
+    TYPE_NARROWED = ("type-narrowed", _LOSS, "values of a type are cut, as --type-map asked")
     PARTITION_BUCKET = ("partition-bucket", _LOSS, "bucket partitioning is not declared over files in place")
     PARTITION_LAYOUT = (
         "partition-layout",

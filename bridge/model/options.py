@@ -5,14 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Literal
 
-__all__ = ["Options", "PathMap"]
+from bridge.model.paths import PathMap
 
-
-@dataclass(frozen=True, slots=True)
-class PathMap:
-    """Replaces stored path prefixes; the longest that ends at a segment boundary wins."""
-
-    prefixes: tuple[tuple[str, str], ...] = ()
+__all__ = ["Options"]
 
 
 @dataclass(frozen=True, slots=True)

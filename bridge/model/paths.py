@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import os
 import re
+from dataclasses import dataclass
 
 from bridge.errors import UsageError
-from bridge.model.options import PathMap
 
-__all__ = ["apply_map", "is_absolute", "is_within", "normalise", "parse_prefix", "scheme"]
+__all__ = ["PathMap", "apply_map", "is_absolute", "is_within", "normalise", "parse_prefix", "scheme"]
 
 _FILE = re.compile(r"^file:(//(localhost)?)?/+", re.IGNORECASE)
 _S3 = re.compile(r"^s3[an]?://", re.IGNORECASE)
@@ -34,16 +34,31 @@ def is_absolute(path: str) -> bool:
     return path.startswith("/") or bool(_SCHEME.match(path))
 
 
+@dataclass(frozen=True, slots=True)
+class PathMap:
+    """Pairs of a stored path prefix and where it is now; the longest that ends at a segment boundary wins."""
+
+    prefixes: tuple[tuple[str, str], ...] = ()
+
+    def __post_init__(self) -> None:
+        pairs = tuple((normalise(old).rstrip("/"), _absolute(new)) for old, new in self.prefixes)
+        object.__setattr__(self, "prefixes", pairs)
+
+
+def _absolute(path: str) -> str:
+    path = normalise(path)
+    return (path if is_absolute(path) else os.path.abspath(path)).rstrip("/")
+
+
 def parse_prefix(text: str) -> tuple[str, str]:
-    """`OLD=NEW` of --map-prefix: split at the first `=` that a path or scheme follows; NEW becomes absolute."""
+    """`OLD=NEW` of --map-prefix: split at the first `=` that a path or scheme follows."""
     found = _SPLIT.search(text)
     old, new = (
         (text[: found.start()], text[found.end() :]) if found else text.split("=", 1) if "=" in text else ("", "")
     )
     if not old or not new:
         raise UsageError(f"--map-prefix {text!r} is not OLD=NEW")
-    new = normalise(new)
-    return normalise(old).rstrip("/"), (new if is_absolute(new) else os.path.abspath(new)).rstrip("/")
+    return old, new
 
 
 def apply_map(path: str, path_map: PathMap) -> str:

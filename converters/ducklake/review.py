@@ -34,7 +34,7 @@ def review_table(table: Table, chosen: Mapping[str, str]) -> list[Finding]:
     for schema in kept_schemas(table):
         placed = list(walk(schema.fields))
         found += _names(subject, schema, placed)
-        found += _types(subject, placed, chosen)
+        found += _types(subject, placed, chosen, bool(table.commits))
         found += _defaults(subject, placed, chosen)
         found += _order(subject, placed)
     found += layout_findings(table)
@@ -65,7 +65,7 @@ def _names(subject: str, schema: Schema, placed: Sequence[Placed]) -> Iterator[F
             )
 
 
-def _types(subject: str, placed: Sequence[Placed], chosen: Mapping[str, str]) -> Iterator[Finding]:
+def _types(subject: str, placed: Sequence[Placed], chosen: Mapping[str, str], stored: bool) -> Iterator[Finding]:
     for place in placed:
         type_, source = place.field.type, is_renamed(place.field.type)
         name = type_name(type_, chosen)
@@ -78,6 +78,16 @@ def _types(subject: str, placed: Sequence[Placed], chosen: Mapping[str, str]) ->
                 f"column {_path(place)} has type {shown}, which DuckLake has not",
                 f"choose one: --type-map {source}={'|'.join(options)}" if options else "",
             )
+        elif source == "timestamptz_ns" and name == "timestamp_ns" and stored:
+            yield Finding(
+                Code.PHYSICAL_TYPE,
+                subject,
+                f"column {_path(place)}: DuckDB reads the files as timestamptz, so that timestamp_ns would depend on "
+                "the session's time zone",
+                "choose --type-map timestamptz_ns=timestamptz",
+            )
+        elif source == "timestamptz_ns":
+            yield Finding(Code.TYPE_NARROWED, subject, f"column {_path(place)}: {source} becomes {name}, as asked")
         elif source:
             yield Finding(Code.TYPE_MAPPED, subject, f"column {_path(place)}: {source} becomes {name}")
         elif place.field.required and place.parent is not None and not place.repeated:

@@ -1,4 +1,4 @@
-"""Column types by the names that DuckLake 1.0 catalogs hold (specification, "Data Types"; as DuckDB 1.5.5 loads them)."""
+"""Column types by their names in DuckLake 1.0 catalogs (specification, "Data Types"; as DuckDB 1.5.5 loads them)."""
 
 from __future__ import annotations
 

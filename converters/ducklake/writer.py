@@ -204,13 +204,13 @@ class DuckLakeTarget:
         ]
         if shared and self.place.backend == "sqlite":
             said.append(
-                "guarded:    the lake never deletes the source's files; expire, merge and cleanup work. Do not expire or "
-                "remove files at the source while the lake uses them."
+                "guarded:    the lake never deletes the source's files; expire, merge and cleanup work. "
+                "Do not expire or remove files at the source while the lake uses them."
             )
         elif shared:
             said.append(
-                "guarded:    maintenance that would delete a source file fails with a CHECK error; inserts, updates and "
-                "deletes work. Do not expire or remove files at the source while the lake uses them."
+                "guarded:    maintenance that would delete a source file fails with a CHECK error; the rest works. "
+                "Do not expire or remove files at the source while the lake uses them."
             )
         else:
             said.append("adopted:    the files are the lake's now; its maintenance may delete them. Retire the source.")

@@ -14,8 +14,7 @@ import polars as pl
 
 from bridge.errors import Blocked, BridgeError
 from bridge.model.findings import Code
-from bridge.model.options import PathMap
-from bridge.model.paths import apply_map
+from bridge.model.paths import PathMap, apply_map
 from converters import storage
 from converters.iceberg.avro import file_metadata, read_frame, read_records
 from converters.iceberg.metadata import IcebergTable, Snapshot

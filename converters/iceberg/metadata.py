@@ -16,8 +16,7 @@ from typing import Any
 from bridge.errors import Blocked
 from bridge.model.findings import Code, Finding
 from bridge.model.layout import PartitionSpec, SortOrder
-from bridge.model.options import PathMap
-from bridge.model.paths import apply_map
+from bridge.model.paths import PathMap, apply_map
 from bridge.model.schema import Schema, walk
 from bridge.model.table import Commit, Ref, RefKind, Table, TableName
 from bridge.model.types import FieldId

@@ -12,8 +12,7 @@ from typing import Any
 import pyarrow as pa
 
 from bridge.errors import BridgeError
-from bridge.model.options import PathMap
-from bridge.model.paths import apply_map
+from bridge.model.paths import PathMap, apply_map
 
 __all__ = ["IcebergRows"]
 

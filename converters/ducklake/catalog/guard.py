@@ -1,7 +1,8 @@
 """The guard: source files that a lake shares must never be scheduled for deletion by the lake.
 
-On SQLite a trigger drops such rows, and maintenance goes on. A DuckDB file has no triggers: there the table gets a CHECK,
-and maintenance that would schedule a source file fails instead. Both live in the catalog, whatever client opens it.
+On SQLite a trigger drops such rows, and maintenance goes on. A DuckDB file has no triggers: there the table gets a
+CHECK, and maintenance that would schedule a source file fails instead. Both live in the catalog, whatever client
+opens it.
 """
 
 from __future__ import annotations

@@ -108,7 +108,8 @@ def version(session: Session) -> str:
 def settings(session: Session) -> dict[str, str]:
     """The catalog-wide settings."""
     each = table("metadata").c
-    return {key: value for key, value in session.rows(sa.select(each.key, each.value).where(each.scope.is_(None)))}
+    rows = session.rows(sa.select(each.key, each.value).where(each.scope.is_(None)))
+    return {row[0]: row[1] for row in rows}
 
 
 def data_path(session: Session) -> str:
@@ -135,7 +136,7 @@ def schemas(session: Session) -> dict[str, int]:
     """The live schemas by name."""
     each = table("schema").c
     found = session.rows(sa.select(each.schema_name, each.schema_id).where(each.end_snapshot.is_(None)))
-    return {name: id_ for name, id_ in found}
+    return {row[0]: row[1] for row in found}
 
 
 def live_tables(session: Session) -> list[LakeTable]:
