@@ -6,3 +6,4 @@ ruff format --check bridge converters scripts tests
 ruff check .
 mypy
 lint-imports
+python scripts/readme_findings.py --check

@@ -7,7 +7,8 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
@@ -176,3 +177,23 @@ def tree_hash(root: Path) -> str:
 def strings(values: Sequence[Any]) -> list[str]:
     """Values as text."""
     return [str(value) for value in values]
+
+
+@contextmanager
+def opened(lake: Path, data_path: Path | None = None) -> Iterator[duckdb.DuckDBPyConnection]:
+    """DuckDB on a lake as its current catalog: read-only, or writing its files under `data_path`."""
+    from converters.ducklake.extensions import connect
+
+    sqlite = lake.suffix == ".sqlite"
+    options = "READ_ONLY"
+    if data_path is not None:
+        options = f"DATA_PATH '{data_path}/', OVERRIDE_DATA_PATH true, DATA_INLINING_ROW_LIMIT 0"
+    connection = connect("ducklake", *(["sqlite_scanner"] if sqlite else []))
+    try:
+        connection.execute(f"ATTACH 'ducklake:{'sqlite:' if sqlite else ''}{lake}' AS lake ({options})")
+        connection.execute("USE lake")
+        yield connection
+        connection.execute("USE memory")
+        connection.execute("DETACH lake")
+    finally:
+        connection.close()

@@ -1,0 +1,235 @@
+"""Real tables of other engines: each migrates with every row and snapshot as its own engine reads them, or is blocked
+for the reason that is written here, and its files stay as they were."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import runpy
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+import duckdb
+import pytest
+
+from tests.judge import Subject, Version, judge
+from tests.support import SHARED, Ran, commits_of, lake_rows, opened, run
+
+CORPUS = (SHARED / "corpus").resolve()
+MANIFEST = CORPUS / "MANIFEST.json"
+if not MANIFEST.exists():
+    pytest.skip("the corpus of real tables is not beside this checkout", allow_module_level=True)
+
+# what must block a table today; every entry that is not named here migrates
+BLOCKED: Mapping[str, frozenset[str]] = {
+    name: frozenset(codes.split())
+    for name, codes in {
+        "v1_migrated_alltypes": "no-field-ids",
+        "v1_migrated_renamed": "no-field-ids",
+        "name_mapping_dropped_readded": "no-field-ids",
+        "add_files_nested_outside": "no-field-ids",
+        "spec_evolution_date": "partition-column-absent",
+        "part_binary": "partition-column-absent",
+        "part_time": "partition-column-absent",
+        "part_bool": "partition-column-absent",
+        "part_float": "partition-column-absent",
+        "case_colliding_columns": "case-collision",
+        "empty_v3_ts_ns": "type-unsupported",
+        "pos_deletes_basic": "position-deletes",
+        "pos_deletes_partitioned": "position-deletes",
+        "pos_deletes_all_rows": "position-deletes",
+        "pos_deletes_dangling": "position-deletes",
+        "pos_deletes_evolved_spaces": "position-deletes",
+        "pos_deletes_multi_rowgroup": "position-deletes",
+        "pos_deletes_600": "position-deletes",
+        "eq_deletes_basic": "equality-deletes",
+        "eq_deletes_multi_ids": "equality-deletes",
+        "eq_deletes_partitioned": "equality-deletes",
+        "eq_deletes_schema_evolution": "equality-deletes",
+        "eq_deletes_flink": "equality-deletes",
+        "eq_and_pos_deletes": "equality-deletes position-deletes",
+        "v3_deletion_vectors": "deletion-vectors",
+        "v3_defaults_avro": "file-format",
+        "orc_nested": "file-format",
+        "orc_partitioned": "file-format",
+        "mixed_parquet_orc": "file-format",
+        "avro_data_trino": "file-format",
+        "v3_variant_trino": "physical-type",  # its group has no VARIANT annotation
+    }.items()
+}
+
+# what a migrated table loses, all of it; the others lose nothing
+LOST: Mapping[str, Counter[str]] = {
+    "v2_bucket_renamed": Counter(["partition-bucket"]),
+    "bucket16_uppercase": Counter(["partition-bucket"]),
+    "truncate_evolution": Counter(["partition-layout", "statistics-files"]),
+    "puffin_ndv_stats": Counter(["statistics-files"]),
+}
+
+IN_SQLITE = (
+    "v1_hour_identity",
+    "multiple_storage_locations",
+    "all_types_add_columns",
+    "null_stats",
+    "v3_row_lineage",
+    "uniform_marksheet",
+)
+
+
+@dataclass(frozen=True)
+class Entry:
+    """An entry of the manifest."""
+
+    facts: Mapping[str, Any]
+
+    @property
+    def name(self) -> str:
+        return str(self.facts["name"])
+
+    @property
+    def folder(self) -> Path:
+        return CORPUS / self.facts["folder"]
+
+    @property
+    def content(self) -> tuple[int, str]:
+        """Number of rows and their hash in the current state."""
+        return self.facts["expected"]["rows"], self.facts["expected"]["sha256"]
+
+    def migrate(self, target: str, *options: str) -> Ran:
+        """Migrate into `ducklake:TARGET` as main.t."""
+        maps = [f"{each['from']}={CORPUS / each['to']}" for each in self.facts["map_prefix"]]
+        return run(
+            "migrate",
+            f"iceberg:{CORPUS / self.facts['metadata_file']}",
+            f"ducklake:{target}",
+            "--as",
+            "main.t",
+            "--json",
+            *(part for each in maps for part in ("--map-prefix", each)),
+            *options,
+        )
+
+    def untouched(self) -> bool:
+        """Whether every file of the entry is the one that the manifest describes."""
+        files = sorted(
+            (str(path.relative_to(self.folder)), hashlib.sha256(path.read_bytes()).hexdigest())
+            for path in self.folder.rglob("*")
+            if path.is_file()
+        )
+        lines = "".join(f"{name}\0{digest}\n" for name, digest in files)
+        return hashlib.sha256(lines.encode()).hexdigest() == self.facts["tree_sha256"]
+
+
+ENTRIES = {
+    each["name"]: Entry(each) for each in json.loads(MANIFEST.read_text())["entries"] if each["format"] == "iceberg"
+}
+MIGRATED = [name for name in ENTRIES if name not in BLOCKED]
+
+
+def chosen(names: list[str], *, always: bool = False) -> list[Any]:
+    """Parameters; what takes more than a moment and is not of the quick set is slow."""
+    return [
+        pytest.param(ENTRIES[name], id=name, marks=() if always or ENTRIES[name].facts["core"] else pytest.mark.slow)
+        for name in names
+    ]
+
+
+HASH = runpy.run_path(str(CORPUS / "hash_rows.py"))["hash_duckdb"]
+
+
+def content(connection: duckdb.DuckDBPyConnection, query: str) -> tuple[int, str]:
+    """Number of rows and their hash, whatever their order."""
+    rows, digest = HASH(connection, query)
+    return rows, digest
+
+
+def wrong(entry: Entry, lake: Path) -> list[str]:
+    """Where the lake answers otherwise than the table's own engine: now, and at every snapshot."""
+    commits = commits_of(lake)
+    found = []
+    asked = {"now": ("FROM t", entry.content)}
+    for each in entry.facts["snapshots"]:
+        at = commits.get(str(each["snapshot_id"]))
+        if at is None:
+            found.append(f"snapshot {each['snapshot_id']} is not in the lake")
+        else:
+            asked[f"snapshot {each['snapshot_id']}"] = (
+                f"SELECT * FROM t AT (VERSION => {at})",
+                (each["rows"], each["sha256"]),
+            )
+    with opened(lake) as connection:
+        for what, (query, expected) in asked.items():
+            got = content(connection, query if query.startswith("SELECT") else f"SELECT * {query}")
+            if got != expected:
+                found.append(f"{what}: {got[0]} rows, hash {got[1]}, expected {expected[0]} rows, hash {expected[1]}")
+    return found
+
+
+def test_every_blocked_name_is_in_the_corpus() -> None:
+    assert sorted({*BLOCKED, *LOST, *IN_SQLITE} - set(ENTRIES)) == []
+
+
+@pytest.mark.parametrize("entry", chosen(MIGRATED))
+def test_table_migrates_as_its_engine_reads_it(entry: Entry, tmp_path: Path) -> None:
+    lake = tmp_path / "lake.ducklake"
+    ran = entry.migrate(str(lake))
+    assert ran.code == 0, ran.out + ran.err
+    codes = ran.codes()
+    assert (codes["blocked"], Counter(codes["loss"])) == ([], LOST.get(entry.name, Counter()))
+    assert wrong(entry, lake) == []
+    assert entry.untouched()
+    assert list(tmp_path.rglob("*.parquet")) == [], "no byte of data is copied"
+
+
+@pytest.mark.parametrize("entry", chosen(list(BLOCKED), always=True))
+def test_table_is_blocked_for_its_reason(entry: Entry, tmp_path: Path) -> None:
+    ran = entry.migrate(str(tmp_path / "lake.ducklake"))
+    assert ran.code == 3, ran.out + ran.err
+    codes = ran.codes()
+    assert frozenset(codes["blocked"]) == BLOCKED[entry.name]
+    resized = any("file_size_in_bytes" in each for each in entry.facts.get("hazards", ()))
+    assert ("size-corrected" in codes["note"]) == resized
+    assert list(tmp_path.iterdir()) == []
+    assert entry.untouched()
+
+
+@pytest.mark.parametrize("entry", chosen(list(IN_SQLITE)))
+def test_table_migrates_into_a_sqlite_catalog(entry: Entry, tmp_path: Path) -> None:
+    lake = tmp_path / "lake.sqlite"
+    ran = entry.migrate(f"sqlite:{lake}")
+    assert ran.code == 0, ran.out + ran.err
+    assert wrong(entry, lake) == []
+    assert entry.untouched()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("entry", chosen(MIGRATED, always=True))
+def test_filters_and_times_answer_as_the_whole_table_does(entry: Entry, tmp_path: Path) -> None:
+    lake = tmp_path / "lake.ducklake"
+    assert entry.migrate(str(lake)).code == 0
+    assert wrong(entry, lake) == []  # so that what is read without a filter is the truth
+    times = dict(lake_rows(lake, "SELECT snapshot_id, CAST(snapshot_time AS VARCHAR) FROM ducklake_snapshot"))
+    commits = commits_of(lake)
+    versions = []
+    with opened(lake) as connection:
+        for each in sorted({commits[str(each["snapshot_id"])] for each in entry.facts["snapshots"]}):
+            rows = connection.execute(f"FROM t AT (VERSION => {each})").to_arrow_table()
+            versions.append(Version(each, datetime.fromisoformat(f"{times[each]}:00"), rows, True))
+        versions.append(Version(None, None, connection.execute("FROM t").to_arrow_table(), True))
+    assert judge(str(lake), [Subject("main.t", tuple(versions))], scratch=tmp_path / "s", change=False, filters=8) == []
+
+
+@pytest.mark.parametrize("to", ["timestamptz", "timestamp_ns"])
+def test_nanosecond_instants_migrate_with_a_type_map(to: str, tmp_path: Path) -> None:
+    entry, lake = ENTRIES["empty_v3_ts_ns"], tmp_path / "lake.ducklake"
+    ran = entry.migrate(str(lake), "--type-map", f"timestamptz_ns={to}")
+    assert ran.code == 0, ran.out + ran.err
+    expected = {"timestamptz": "TIMESTAMP WITH TIME ZONE", "timestamp_ns": "TIMESTAMP_NS"}[to]
+    with opened(lake) as connection:
+        assert [each[:2] for each in connection.execute("DESCRIBE t").fetchall()] == [("val", expected)]
+        assert content(connection, "SELECT * FROM t") == entry.content
+    assert entry.untouched()
