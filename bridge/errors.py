@@ -14,15 +14,20 @@ __all__ = ["Blocked", "BridgeError", "Conflict", "Unreachable", "UsageError", "V
 
 
 class BridgeError(Exception):
-    """What went wrong with which thing, and in `hint` what a person can do about it."""
+    """What went wrong with which thing, and in `hint` what a person can do about it.
+
+    `retryable`: the same call can succeed later with nothing changed by hand.
+    """
 
     exit_code = 1
     retryable = False
 
-    def __init__(self, message: str, *, hint: str = "") -> None:
+    def __init__(self, message: str, *, hint: str = "", retryable: bool | None = None) -> None:
         super().__init__(message)
         self.message = message
         self.hint = hint
+        if retryable is not None:
+            self.retryable = retryable
 
     def __str__(self) -> str:
         return f"{self.message} ({self.hint})" if self.hint else self.message
@@ -54,7 +59,6 @@ class Conflict(BridgeError):
     """Somebody else holds the lock, or changed what the plan was made for."""
 
     exit_code = 5
-    retryable = True
 
 
 class Unreachable(BridgeError):

@@ -40,6 +40,7 @@ _OPTIONS = (
         show_default=True,
         help="All snapshots, or the newest alone.",
     ),
+    click.option("--at", metavar="SNAPSHOT|TIME", help="The source as of a snapshot id or a time."),
     click.option(
         "--check-files",
         type=click.Choice(["all", "none"]),
@@ -68,8 +69,8 @@ _OPTIONS = (
     click.option(
         "--report",
         type=click.Path(dir_okay=False),
-        metavar="FILE.json",
-        help="Write the report to a file too.",
+        metavar="FILE",
+        help="Write the report to a file too: .json, or .html to read.",
     ),
 )
 _JSON = click.option("--json", "as_json", is_flag=True, help="One JSON document on standard output.")
@@ -99,6 +100,7 @@ def _options(verify: str = "metadata", **given: Any) -> Any:
         rename=given["rename"],
         data_path=given["data_path"],
         history=given["history"],
+        at=given["at"],
         check_files=given["check_files"],
         path_map=PathMap(tuple(parse_prefix(text) for text in given["map_prefix"])),
         type_map=tuple(types),
@@ -288,13 +290,12 @@ def doctor(as_json: bool) -> None:
 def _save(path: str | None, data: dict[str, Any]) -> None:
     if path is None:
         return
-    import json
-
+    from bridge.cli import report
     from bridge.errors import Unreachable
 
     try:
         with open(path, "w", encoding="utf-8") as file:
-            json.dump(data, file, indent=2, default=str)
+            file.write(report.page(data) if path.endswith(".html") else report.document(data))
     except OSError as error:
         raise Unreachable(f"the report cannot be written to {path}: {error.strerror}") from error
 

@@ -19,6 +19,7 @@ class Options:
     rename: str | None = None
     data_path: str | None = None
     history: Literal["full", "current"] = "full"
+    at: str | None = None
     check_files: Literal["all", "none"] = "all"
     path_map: PathMap = field(default_factory=PathMap)
     type_map: tuple[tuple[str, str], ...] = ()

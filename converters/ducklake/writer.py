@@ -17,7 +17,7 @@ from bridge.model.table import Table, TableName
 from bridge.ports import Check, CommitResult, ProgressSink, Rows, TableWrite, TargetTable
 from converters.ducklake.catalog import reads
 from converters.ducklake.catalog.commit import NewLake, write_tables
-from converters.ducklake.catalog.session import Place, parse_place, session
+from converters.ducklake.catalog.session import Place, parse_place, session, with_retry
 from converters.ducklake.columns import column_rows
 from converters.ducklake.identifiers import literal, qualified
 from converters.ducklake.review import review_table
@@ -111,9 +111,7 @@ class DuckLakeTarget:
     def commit(self, writes: Sequence[TableWrite], progress: ProgressSink) -> CommitResult:
         """All tables in one transaction. A new catalog is built beside its place and linked there when complete."""
         if self._existed:
-            with session(self.place) as opened:
-                written, findings = write_tables(opened, writes, None, self._chosen, progress)
-            return CommitResult(tuple(written), tuple(findings))
+            return with_retry(lambda: self._append(writes, progress))
         self._sweep()
         building = Place(self.place.backend, f"{self.place.path}.bridge-{os.getpid()}")
         new = NewLake(self.data_path, _CREATED_BY)
@@ -130,6 +128,11 @@ class DuckLakeTarget:
         finally:
             _remove(building.path)
         _sync(os.path.dirname(self.place.path))
+        return CommitResult(tuple(written), tuple(findings))
+
+    def _append(self, writes: Sequence[TableWrite], progress: ProgressSink) -> CommitResult:
+        with session(self.place) as opened:
+            written, findings = write_tables(opened, writes, None, self._chosen, progress)
         return CommitResult(tuple(written), tuple(findings))
 
     def _sweep(self) -> None:

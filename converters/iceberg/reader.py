@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from datetime import datetime, timedelta, timezone
 
-from bridge.errors import Unreachable
+from bridge.errors import Unreachable, UsageError
 from bridge.model.findings import Code, Finding
 from bridge.model.options import Options
 from bridge.model.table import TableName
@@ -70,6 +71,9 @@ class IcebergSource:
 
 
 def _asked(source: IcebergTable, options: Options) -> IcebergTable:
+    """The table as the options want it: up to a snapshot, or the newest one alone."""
+    if options.at is not None:
+        source = _up_to(source, options.at)
     table = source.table
     if options.history == "full" or len(table.commits) < 2:
         return source
@@ -77,6 +81,39 @@ def _asked(source: IcebergTable, options: Options) -> IcebergTable:
     said = Finding(Code.HISTORY_CURRENT, str(table.name), f"{dropped} older snapshots are left behind, as asked")
     table = replace(table, commits=table.commits[-1:], findings=(*table.findings, said))
     return replace(source, table=table, snapshots=source.snapshots[-1:])
+
+
+def _up_to(source: IcebergTable, at: str) -> IcebergTable:
+    """The table as it was at a snapshot of its main line, given by id or by time."""
+    table = source.table
+    ids = [commit.id for commit in table.commits]
+    if at in ids:
+        place = ids.index(at)
+    else:
+        time = _micros(at)
+        if time is None:
+            raise UsageError(
+                f"--at {at}: no such snapshot in the main history of {table.name}",
+                hint="give a snapshot id or a time such as 2024-01-31T10:00:00+00:00",
+            )
+        place = sum(commit.time <= time for commit in table.commits) - 1
+        if place < 0:
+            raise UsageError(f"--at {at}: {table.name} has no snapshot that old")
+    commits = table.commits[: place + 1]
+    schema = table.schemas[commits[-1].schema]
+    kept = {commit.id for commit in commits}
+    refs = tuple(replace(ref, on_main=ref.commit in kept) for ref in table.refs)
+    table = replace(table, commits=commits, schema=schema, refs=refs, updated=commits[-1].time)
+    return replace(source, table=table, snapshots=source.snapshots[: place + 1])
+
+
+def _micros(text: str) -> int | None:
+    try:
+        stated = datetime.fromisoformat(text.replace("Z", "+00:00"))
+    except ValueError:
+        return None
+    stated = stated if stated.tzinfo else stated.replace(tzinfo=timezone.utc)
+    return (stated - datetime(1970, 1, 1, tzinfo=timezone.utc)) // timedelta(microseconds=1)
 
 
 def open_source(rest: str, options: Options) -> IcebergSource:

@@ -193,13 +193,16 @@ def _translated(error: Exception, place: Place) -> BridgeError:
     cause = getattr(error, "orig", error)
     text = _first_line(error)
     if isinstance(error, sa.exc.IntegrityError) or isinstance(cause, duckdb.ConstraintException):
-        return Conflict(f"catalog {place.path}: another writer committed first: {text}", hint="run it again")
+        return Conflict(
+            f"catalog {place.path}: another writer committed first: {text}", hint="run it again", retryable=True
+        )
     if isinstance(cause, duckdb.TransactionException):
-        return Conflict(f"catalog {place.path}: {text}", hint="run it again")
+        return Conflict(f"catalog {place.path}: {text}", hint="run it again", retryable=True)
     if isinstance(cause, duckdb.IOException):
         return Conflict(
             f"catalog {place.path} is held by another process, or cannot be opened: {text}",
             hint="close the other DuckDB session, then run it again",
+            retryable=True,
         )
     if place.backend == "sqlite" and isinstance(error, sa.exc.OperationalError):
         code = getattr(cause, "sqlite_errorname", "")
@@ -216,8 +219,8 @@ def with_retry(work: Callable[[], Result]) -> Result:
     for left in range(_TRIES - 1, -1, -1):
         try:
             return work()
-        except Conflict:
-            if not left:
+        except Conflict as error:
+            if not left or not error.retryable:
                 raise
             time.sleep(wait)
             wait *= 1.6

@@ -1,0 +1,46 @@
+"""A report as a file: the JSON document, or one HTML page that needs nothing else."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+__all__ = ["document", "page"]
+
+_PAGE = """<!doctype html>
+<html lang="en"><head><meta charset="utf-8"><title>ducklake-bridge: {{ data.source or "report" }}</title>
+<style>
+body { font: 15px/1.5 system-ui, sans-serif; margin: 2rem auto; max-width: 70rem; padding: 0 1rem; color: #222 }
+table { border-collapse: collapse; width: 100%; margin: .5rem 0 1.5rem } th, td { text-align: left; padding: .3rem .6rem;
+border-bottom: 1px solid #ddd; vertical-align: top } code { font-size: 13px; overflow-wrap: anywhere }
+.blocked, .bad { color: #a40000; font-weight: 600 } .loss { color: #8a5a00 } .note, .ok { color: #356635 }
+</style></head><body>
+<h1>{{ data.source or "Verification" }}{% if data.target %} &rarr; {{ data.target }}{% endif %}</h1>
+{% if data.plan %}<p>plan <code>{{ data.plan }}</code>, exit code {{ data.exit_code if data.exit_code is defined else "-" }}</p>{% endif %}
+{% for table in data.tables or [] %}
+<h2>{{ table.target }} <small class="{{ 'bad' if table.action == 'blocked' else 'ok' }}">{{ table.action }}</small></h2>
+<p>{{ table.register.files }} data files ({{ table.register.bytes }} bytes) in {{ table.snapshots }} snapshots registered
+in place; {{ table.rewrite.files }} rewritten.</p>
+{% if table.findings %}<table><tr><th>severity</th><th>code</th><th>what</th></tr>
+{% for finding in table.findings %}<tr><td class="{{ finding.severity }}">{{ finding.severity }}</td>
+<td><code>{{ finding.code }}</code></td><td>{{ finding.detail }}{% if finding.hint %} <em>{{ finding.hint }}</em>{% endif %}</td></tr>
+{% endfor %}</table>{% endif %}
+{% endfor %}
+{% if data.checks %}<h2>Checks</h2><table>
+{% for check in data.checks %}<tr><td class="{{ 'ok' if check.ok else 'bad' }}">{{ "holds" if check.ok else "WRONG" }}</td>
+<td>{{ check.what }}</td><td>{{ check.fault }}</td></tr>{% endfor %}</table>{% endif %}
+{% if data.next %}<h2>Next</h2>{% for line in data.next %}<p><code>{{ line }}</code></p>{% endfor %}{% endif %}
+</body></html>
+"""
+
+
+def document(data: dict[str, Any]) -> str:
+    """The report as JSON."""
+    return json.dumps(data, indent=2, default=str, ensure_ascii=False)
+
+
+def page(data: dict[str, Any]) -> str:
+    """The report as HTML; every value is escaped."""
+    from jinja2 import Environment
+
+    return Environment(autoescape=True).from_string(_PAGE).render(data=data)

@@ -1,0 +1,572 @@
+"""Tables made by small scripts of Spark and PyIceberg: whatever a script says of one, the migrated one answers."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from decimal import Decimal
+from functools import cache
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+import duckdb
+import pyarrow as pa
+import pytest
+
+from tests.judge import Subject, Version, judge
+from tests.support import SHARED, Ran, commits_of, lake_rows, opened, run, tree_hash
+
+CASES = SHARED / "cases"
+if not CASES.is_dir():
+    pytest.skip("the case scripts are not beside this checkout", allow_module_level=True)
+
+SPARK = ("02", "06", "08", "09", "11", "14")
+
+
+@dataclass(frozen=True)
+class Made:
+    """Where a script wrote, and what it says."""
+
+    folder: Path
+    said: Mapping[str, Any]
+
+    @property
+    def expected(self) -> Mapping[str, Any]:
+        return self.said["expected"]
+
+    def lake(self, name: str = "lake") -> Path:
+        """The catalog file of that name: what it needs lies beside it."""
+        home = self.folder.with_name(f"{self.folder.name}-{name}")
+        home.mkdir(exist_ok=True)
+        return home / "lake.ducklake"
+
+
+Make = Callable[[str], Made]
+
+
+@dataclass(frozen=True)
+class Lake:
+    """A case that was migrated."""
+
+    made: Made
+    file: Path
+    ran: Ran
+    source_untouched: bool = True
+
+    def ask(self, query: str, zone: str = "UTC") -> list[tuple[Any, ...]]:
+        """Rows that DuckDB reads from the lake."""
+        with opened(self.file) as connection:
+            connection.execute(f"SET TimeZone = '{zone}'")
+            return connection.execute(query).fetchall()
+
+    def count(self, table: str, condition: str = "true", zone: str = "UTC") -> int:
+        return int(self.ask(f"SELECT count(*) FROM {table} WHERE {condition}", zone)[0][0])
+
+    def columns(self, table: str = "t") -> list[str]:
+        return [row[0] for row in self.ask(f"DESCRIBE {table}")]
+
+    def partitions(self, table: str = "t") -> list[tuple[str, str]]:
+        """(column, transform) of the current declaration."""
+        return lake_rows(
+            self.file,
+            "SELECT c.column_name, p.transform FROM ducklake_partition_column p"
+            " JOIN ducklake_partition_info i USING (partition_id, table_id)"
+            " JOIN ducklake_table t USING (table_id)"
+            " JOIN ducklake_column c ON c.table_id = p.table_id AND c.column_id = p.column_id"
+            f" WHERE t.table_name = '{table}' AND i.end_snapshot IS NULL AND c.end_snapshot IS NULL"
+            " ORDER BY p.partition_key_index",
+        )
+
+    def tags(self, table: str = "t") -> dict[str, str]:
+        """Table tags by key."""
+        query = (
+            "SELECT key, value FROM ducklake_tag JOIN ducklake_table ON object_id = table_id"
+            f" WHERE table_name = '{table}' AND ducklake_tag.end_snapshot IS NULL"
+        )
+        return dict(lake_rows(self.file, query))
+
+    def copy(self, scratch: Path) -> Lake:
+        """The same on a copy of the catalog that tests may change."""
+        shutil.copyfile(self.file, scratch / "copy.ducklake")
+        return Lake(self.made, scratch / "copy.ducklake", self.ran)
+
+    def change(self, statements: str, data_path: Path) -> None:
+        with opened(self.file, data_path) as connection:
+            connection.execute(statements)
+
+    def faults(self, rows: pa.Table, scratch: Path) -> list[str]:
+        """What the judge says of the current state, under ordinary statements too."""
+        subject = Subject("main.t", (Version(None, None, rows),))
+        return judge(str(self.file), [subject], scratch=scratch, change=True)
+
+
+@pytest.fixture(scope="session")
+def make(tmp_path_factory: pytest.TempPathFactory) -> Make:
+    """Runs the script of a case, once."""
+
+    @cache
+    def made(number: str) -> Made:
+        if number in SPARK:
+            pytest.importorskip("pyspark")
+        [script] = CASES.glob(f"{number}_*.py")
+        folder = tmp_path_factory.mktemp(f"case-{number}") / "made"
+        done = subprocess.run([sys.executable, str(script), str(folder)], capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stderr[-3000:]
+        return Made(folder, json.loads(done.stdout[done.stdout.index("{") :]))
+
+    return made
+
+
+@pytest.fixture(scope="session")
+def migrate(make: Make) -> Callable[[str], Lake]:
+    """Migrates the table (or all tables) of a case, once: db.t is main.t, a warehouse keeps its names."""
+
+    @cache
+    def migrated(number: str) -> Lake:
+        made = make(number)
+        source = made.said.get("table") or str(made.folder / "wh")
+        before = tree_hash(made.folder)
+        ran = run("migrate", f"iceberg:{source}", f"ducklake:{made.lake()}", "--json")
+        return Lake(made, made.lake(), ran, tree_hash(made.folder) == before)
+
+    return migrated
+
+
+Migrate = Callable[[str], Lake]
+
+
+def path_of(uri: str) -> Path:
+    """A file URI as a path."""
+    return Path(urlsplit(uri).path)
+
+
+@pytest.mark.parametrize(
+    "number", [*(pytest.param(each, marks=pytest.mark.spark) for each in SPARK), pytest.param("21")]
+)
+def test_case_migrates_and_its_source_stays(number: str, migrate: Migrate) -> None:
+    lake = migrate(number)
+    assert lake.ran.code == 0, [each for each in lake.ran.json["checks"] if not each["ok"]] or lake.ran.err
+    assert lake.source_untouched
+
+
+# 02: columns renamed, dropped and added again
+
+
+@pytest.mark.spark
+def test_column_added_again_under_its_name_has_no_old_values(migrate: Migrate) -> None:
+    lake = migrate("02")
+    expected = lake.made.expected
+    rows = lake.ask("SELECT id, new_name, v, s.a, s.b FROM t ORDER BY id")
+    assert [list(row) for row in rows] == expected["rows_id_newname_v_sa_sb"]
+    assert lake.count("t") == expected["count"]
+    assert {each: lake.count("t", each) for each in expected["filters"]} == expected["filters"]
+    assert (lake.ran.codes()["loss"], lake.ran.codes()["blocked"]) == ([], [])
+
+
+@pytest.mark.spark
+def test_moved_column_keeps_its_place(migrate: Migrate) -> None:
+    lake = migrate("02")
+    assert lake.columns() == lake.made.expected["columns_in_order"]
+    assert "column-order" in lake.ran.codes()["note"]
+
+
+@pytest.mark.spark
+def test_snapshot_before_the_changes_has_the_old_columns(migrate: Migrate) -> None:
+    lake = migrate("02")
+    first = min(commits_of(lake.file).values())
+    at = f"t AT (VERSION => {first})"
+    assert lake.columns(f"(FROM {at})") == ["id", "old_name", "v", "s"]
+    assert lake.ask(f"FROM {at}") == [(1, "before", "secret", {"a": 10, "b": 20})]
+
+
+@pytest.mark.spark
+def test_judge_of_columns_added_again(migrate: Migrate, tmp_path: Path) -> None:
+    lake = migrate("02")
+    rows = pa.table(
+        {
+            "v": pa.array([row[2] for row in lake.made.expected["rows_id_newname_v_sa_sb"]], pa.string()),
+            "id": pa.array([row[0] for row in lake.made.expected["rows_id_newname_v_sa_sb"]], pa.int32()),
+            "new_name": pa.array([row[1] for row in lake.made.expected["rows_id_newname_v_sa_sb"]], pa.string()),
+            "s": pa.array(
+                [{"a": row[3], "b": row[4]} for row in lake.made.expected["rows_id_newname_v_sa_sb"]],
+                pa.struct([("a", pa.int32()), ("b", pa.int32())]),
+            ),
+        }
+    )
+    assert lake.faults(rows, tmp_path) == []
+
+
+# 06: partition values that paths cannot hold
+
+
+@pytest.mark.spark
+def test_special_partition_values_are_read_from_the_files(migrate: Migrate) -> None:
+    lake = migrate("06")
+    expected = lake.made.expected
+    assert [list(row) for row in lake.ask('SELECT id, "my key" FROM t ORDER BY id')] == expected["rows"]
+    assert lake.count("t") == expected["count"]
+    assert lake.count("t", '"my key" IS NULL') == expected["is_null"]
+    assert lake.count("t", "\"my key\" = ''") == expected["equals_empty_string"]
+
+
+@pytest.mark.spark
+def test_every_special_partition_value_is_found(migrate: Migrate) -> None:
+    lake = migrate("06")
+    assert lake.made.expected["one_row_per_value"]
+    with opened(lake.file) as connection:
+        for id_, value in lake.made.expected["rows"]:
+            found = connection.execute('SELECT id FROM t WHERE "my key" IS NOT DISTINCT FROM ?', [value]).fetchall()
+            assert found == [(id_,)], value
+
+
+@pytest.mark.spark
+def test_identity_partition_is_declared_for_later_inserts(migrate: Migrate, tmp_path: Path) -> None:
+    lake = migrate("06")
+    assert lake.partitions() == [("my key", "identity")]
+    assert lake_rows(lake.file, "SELECT * FROM ducklake_file_partition_value") == []
+    changed = lake.copy(tmp_path)
+    changed.change("INSERT INTO t VALUES (100, 'a b'), (101, 'new/er'), (102, NULL)", tmp_path / "files")
+    assert len(list((tmp_path / "files").rglob("*.parquet"))) == 3
+    assert changed.ask("SELECT id FROM t WHERE \"my key\" = 'a b' ORDER BY id") == [(1,), (100,)]
+    assert changed.count("t", "\"my key\" = 'new/er'") == 1
+    assert changed.count("t", '"my key" IS NULL') == 2
+
+
+# 08: initial and write defaults
+
+
+@pytest.mark.spark
+def test_old_files_answer_the_initial_default(migrate: Migrate) -> None:
+    lake = migrate("08")
+    expected = lake.made.expected
+    assert [list(row) for row in lake.ask("SELECT id, qty, tag FROM t ORDER BY id")] == expected["rows"]
+    assert lake.count("t") == expected["count"]
+    assert {each: lake.count("t", each) for each in expected["filters"]} == expected["filters"]
+
+
+@pytest.mark.spark
+def test_insert_takes_the_write_default(migrate: Migrate, tmp_path: Path) -> None:
+    lake = migrate("08")
+    changed = lake.copy(tmp_path)
+    changed.change("INSERT INTO t (id) VALUES (5)", tmp_path / "files")
+    [qty] = changed.ask("SELECT qty FROM t WHERE id = 5")
+    assert qty == (lake.made.expected["write_default_now"]["qty"],)
+    assert changed.ask("SELECT tag FROM t WHERE id = 5") == [("it's 'old'",)]
+    assert changed.count("t", "qty = 7") == lake.made.expected["filters"]["qty = 7"]
+
+
+@pytest.mark.spark
+def test_comment_is_a_column_comment(migrate: Migrate) -> None:
+    lake = migrate("08")
+    comments = lake.ask("SELECT column_name, comment FROM duckdb_columns() WHERE database_name = 'lake'")
+    found = {name: comment for name, comment in comments if comment is not None}
+    assert found == lake.made.expected["comment_on"]
+
+
+@pytest.mark.spark
+def test_judge_of_defaults(migrate: Migrate, tmp_path: Path) -> None:
+    lake = migrate("08")
+    types = pa.schema([("id", pa.int32()), ("qty", pa.int32()), ("tag", pa.string())])
+    rows = [dict(zip(types.names, row, strict=True)) for row in lake.made.expected["rows"]]
+    assert lake.faults(pa.Table.from_pylist(rows, types), tmp_path) == []
+
+
+# 09: rollback, branch, tag
+
+
+@pytest.mark.spark
+def test_main_line_is_the_history(migrate: Migrate) -> None:
+    lake = migrate("09")
+    expected, commits = lake.made.expected, commits_of(lake.file)
+    assert [list(row) for row in lake.ask("SELECT id, v FROM t ORDER BY id")] == expected["rows"]
+    assert lake.count("t") == expected["count"]
+    counts = {commit: lake.count(f"t AT (VERSION => {at})") for commit, at in commits.items()}
+    assert counts == expected["count_per_ancestor_snapshot"]
+
+
+@pytest.mark.spark
+def test_rolled_back_and_branched_rows_are_at_no_snapshot(migrate: Migrate) -> None:
+    lake = migrate("09")
+    ids = {
+        id_ for at in commits_of(lake.file).values() for (id_,) in lake.ask(f"SELECT id FROM t AT (VERSION => {at})")
+    }
+    assert not ids & set(lake.made.expected["not_in_main"])
+    assert Counter(lake.ran.codes()["loss"]) == Counter(["ref-dropped", "history-rolled-back"])
+
+
+@pytest.mark.spark
+def test_tag_on_the_main_line_names_its_lake_snapshot(migrate: Migrate) -> None:
+    lake = migrate("09")
+    refs = {key: value for key, value in lake.tags().items() if key.startswith("iceberg.ref.")}
+    assert list(refs) == ["iceberg.ref.v1.0"]
+    rows = lake.ask(f"SELECT id FROM t AT (VERSION => {refs['iceberg.ref.v1.0']}) ORDER BY id")
+    assert [list(row) for row in rows] == lake.made.expected["tag_v1.0_rows"]
+    assert "named-ref" in lake.ran.codes()["note"]
+
+
+# 11: transforms
+
+TRANSFORMS: Mapping[str, tuple[str, list[tuple[str, str]]]] = {
+    "t_y": ("years(ts)", [("ts", "year")]),
+    "t_m": ("months(ts)", [("ts", "year"), ("ts", "month")]),
+    "t_d": ("days(ts)", [("ts", "year"), ("ts", "month"), ("ts", "day")]),
+    "t_h": ("hours(ts)", [("ts", "year"), ("ts", "month"), ("ts", "day"), ("ts", "hour")]),
+    "t_dd": ("days(dt)", [("dt", "year"), ("dt", "month"), ("dt", "day")]),
+    "t_b": ("bucket(16, id)", []),
+    "t_bs": ("bucket(8, s)", []),
+    "t_tr": ("truncate(10, id)", []),
+    "t_ts4": ("truncate(4, s)", []),
+}
+
+
+def instants(condition: str) -> str:
+    """A filter of Spark in UTC, in DuckDB's words and for any session zone."""
+    return condition.replace("timestamp'", "TIMESTAMPTZ '").replace(":00'", ":00+00'")
+
+
+@pytest.mark.spark
+def test_filters_on_every_transform(migrate: Migrate) -> None:
+    lake = migrate("11")
+    expected = lake.made.expected
+    assert {f"db.{name}" for name in TRANSFORMS} == {each["source"] for each in lake.ran.json["tables"]}
+    assert {transform for transform, _ in TRANSFORMS.values()} == set(expected["iceberg_partition_values"])
+    for name in TRANSFORMS:
+        assert lake.count(f"db.{name}") == expected["count_each"]
+        for zone in ("UTC", "America/New_York"):
+            found = {w: lake.count(f"db.{name}", instants(w), zone) for w in expected["filters_on_all_tables"]}
+            assert found == expected["filters_on_all_tables"], (name, zone)
+
+
+@pytest.mark.spark
+def test_temporal_transforms_are_declared_as_calendar_parts(migrate: Migrate) -> None:
+    lake = migrate("11")
+    assert {name: lake.partitions(name) for name in TRANSFORMS} == {
+        name: keys for name, (_, keys) in TRANSFORMS.items()
+    }
+    assert lake_rows(lake.file, "SELECT * FROM ducklake_file_partition_value") == []
+    specs = {name: json.loads(lake.tags(name)["iceberg.partition-spec"])["fields"] for name in TRANSFORMS}
+    assert specs["t_tr"][0]["transform"] == "truncate[10]"
+    assert specs["t_b"][0]["transform"] == "bucket[16]"
+    losses = {
+        each["source"]: [f["code"] for f in each["findings"] if f["severity"] == "loss"]
+        for each in lake.ran.json["tables"]
+    }
+    undeclared = {"bucket": ["partition-bucket"], "truncate": ["partition-layout"]}
+    assert losses == {
+        f"db.{name}": undeclared.get(transform.partition("(")[0], []) for name, (transform, _) in TRANSFORMS.items()
+    }
+
+
+@pytest.mark.spark
+def test_rows_inserted_into_the_declared_partitions_are_found(migrate: Migrate, tmp_path: Path) -> None:
+    changed = migrate("11").copy(tmp_path)
+    values = "(1000, '1969-12-31 23:00:00+00', '1969-12-31', 'late')"
+    changed.change(";".join(f"INSERT INTO db.{name} VALUES {values}" for name in TRANSFORMS), tmp_path / "files")
+    conditions = ["ts = TIMESTAMPTZ '1969-12-31 23:00:00+00'", "dt = DATE '1969-12-31' AND s = 'late'", "id = 1000"]
+    for name in TRANSFORMS:
+        for condition in conditions:
+            assert changed.ask(f"SELECT id FROM db.{name} WHERE {condition}") == [(1000,)], (name, condition)
+        assert changed.count(f"db.{name}", "ts < TIMESTAMPTZ '1970-01-01 00:00:00+00'") == 4
+
+
+# 14: promoted types
+
+
+@pytest.mark.spark
+def test_promoted_columns_keep_their_values(migrate: Migrate) -> None:
+    lake = migrate("14")
+    expected = lake.made.expected
+    rows = [[p, i, f, str(d), n] for p, i, f, d, n in lake.ask("SELECT p, i, f, d, s.n FROM t ORDER BY p")]
+    assert rows == expected["rows"]
+    assert lake.count("t") == expected["count"]
+    assert {each: lake.count("t", each) for each in expected["filters"]} == expected["filters"]
+
+
+@pytest.mark.spark
+def test_promoted_partition_column_is_declared_and_bucket_is_not(migrate: Migrate) -> None:
+    lake = migrate("14")
+    assert lake.partitions() == [("p", "identity")]
+    assert lake.ran.codes()["loss"] == ["partition-bucket"]
+
+
+@pytest.mark.spark
+def test_judge_of_promoted_columns(migrate: Migrate, tmp_path: Path) -> None:
+    lake = migrate("14")
+    types = pa.schema(
+        [
+            ("p", pa.int64()),
+            ("i", pa.int64()),
+            ("f", pa.float64()),
+            ("d", pa.decimal128(12, 2)),
+            ("s", pa.struct([("n", pa.int64())])),
+        ]
+    )
+    rows = [{"p": p, "i": i, "f": f, "d": Decimal(d), "s": {"n": n}} for p, i, f, d, n in lake.made.expected["rows"]]
+    assert lake.faults(pa.Table.from_pylist(rows, types), tmp_path) == []
+
+
+# 21: no snapshot, no rows, changes after the last snapshot
+
+TYPES = {"long": "BIGINT", "timestamptz": "TIMESTAMP WITH TIME ZONE", "string": "VARCHAR"}
+PARTS: Mapping[str, list[str]] = {"day": ["year", "month", "day"], "identity": ["identity"]}
+EMPTY = ("never_written", "emptied", "changed_after")
+
+
+@pytest.mark.parametrize("name", EMPTY)
+def test_columns_are_the_current_ones(name: str, migrate: Migrate) -> None:
+    lake = migrate("21")
+    found = lake.ask(
+        "SELECT column_name, data_type, is_nullable, comment FROM duckdb_columns()"
+        f" WHERE database_name = 'lake' AND schema_name = 'db' AND table_name = '{name}' ORDER BY column_index"
+    )
+    expected = lake.made.expected[name]["columns"]
+    assert found == [(column, TYPES[type_], nullable, doc) for column, type_, nullable, doc in expected]
+
+
+@pytest.mark.parametrize("name", EMPTY)
+def test_partitions_are_the_current_ones(name: str, migrate: Migrate) -> None:
+    lake = migrate("21")
+    columns = {"ts_day": "ts", "label_part": "label"}
+    expected = [(columns[field], part) for field, how in lake.made.expected[name]["partition"] for part in PARTS[how]]
+    assert lake.partitions(name) == expected
+
+
+def test_rows_and_snapshots_of_empty_tables(migrate: Migrate) -> None:
+    lake = migrate("21")
+    expected = lake.made.expected
+    assert {name: lake.count(f"db.{name}") for name in EMPTY} == {name: expected[name]["count"] for name in EMPTY}
+    written = {each["table"]: each["snapshots"] for each in lake.ran.json["written"]}
+    # what changed after the last snapshot, or without any, is one more in the lake
+    more = {"never_written": 1, "emptied": 0, "changed_after": 1}
+    assert written == {f"db.{name}": expected[name]["snapshots"] + more[name] for name in EMPTY}
+    rows = lake.ask("SELECT id, ts, label, extra FROM db.changed_after")
+    assert [dict(zip(("id", "ts", "label", "extra"), row, strict=True)) for row in rows] == (
+        expected["rows_changed_after"]
+    )
+
+
+def test_snapshot_before_a_change_of_the_schema_alone_has_the_old_columns(migrate: Migrate) -> None:
+    lake = migrate("21")
+    [at] = lake_rows(
+        lake.file,
+        "SELECT min(f.begin_snapshot) FROM ducklake_data_file f JOIN ducklake_table USING (table_id)"
+        " WHERE table_name = 'changed_after'",
+    )[0]
+    assert lake.columns(f"(FROM db.changed_after AT (VERSION => {at}))") == ["id", "ts", "s"]
+
+
+def test_emptied_table_had_its_rows_before(migrate: Migrate) -> None:
+    lake = migrate("21")
+    [table] = [each for each in lake.ran.json["written"] if each["table"] == "db.emptied"]
+    commits = commits_of(lake.file)
+    counts = [
+        lake.count(f"db.emptied AT (VERSION => {commits[table[key]]})") for key in ("first_commit", "last_commit")
+    ]
+    assert counts == [2, lake.made.expected["emptied"]["count"]]
+
+
+@pytest.mark.parametrize("number", [pytest.param("11", marks=pytest.mark.spark), pytest.param("21")])
+def test_warehouse_is_readable_at_every_snapshot(number: str, migrate: Migrate) -> None:
+    """A table answers from its first snapshot on, whichever table of its schema came first."""
+    lake = migrate(number)
+    begins = lake_rows(lake.file, "SELECT table_name, begin_snapshot FROM ducklake_table")
+    [last] = lake_rows(lake.file, "SELECT max(snapshot_id) FROM ducklake_snapshot")[0]
+    wrong = []
+    with opened(lake.file) as connection:
+        for name, begin in begins:
+            for at in range(begin, last + 1):
+                try:
+                    connection.execute(f"SELECT count(*) FROM db.{name} AT (VERSION => {at})").fetchall()
+                except duckdb.Error as error:
+                    wrong.append(f"{name} at {at}: {str(error).splitlines()[0]}")
+    assert wrong == []
+
+
+def test_comment_property_is_the_table_comment(migrate: Migrate) -> None:
+    lake = migrate("21")
+    comments = dict(lake.ask("SELECT table_name, comment FROM duckdb_tables() WHERE database_name = 'lake'"))
+    assert comments == {"never_written": "no rows yet", "emptied": None, "changed_after": None}
+
+
+def test_metadata_file_taken_without_a_hint_is_named(migrate: Migrate) -> None:
+    lake = migrate("21")
+    for each in lake.ran.json["tables"]:
+        [said] = [finding["detail"] for finding in each["findings"] if finding["code"] == "metadata-guessed"]
+        newest = path_of(lake.made.expected[each["source"].removeprefix("db.")]["metadata"])
+        assert newest.name in said
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", EMPTY)
+def test_metadata_file_given_as_uri_is_migrated(name: str, make: Make) -> None:
+    made = make("21")
+    ran = run("migrate", f"iceberg:{made.expected[name]['metadata']}", f"ducklake:{made.lake(name)}", "--json")
+    assert ran.code == 0, ran.out + ran.err
+    lake = Lake(made, made.lake(name), ran)
+    assert lake.count(name) == made.expected[name]["count"]
+    assert lake.columns(name) == [column for column, *_ in made.expected[name]["columns"]]
+
+
+# 23: NaN
+
+
+def test_nan_outside_the_bounds_blocks(make: Make) -> None:
+    made = make("23")
+    before = tree_hash(made.folder)
+    ran = run("migrate", f"iceberg:{path_of(made.said['metadata'])}", f"ducklake:{made.lake()}", "--json")
+    assert ran.code == 3, ran.out + ran.err
+    assert ran.codes()["blocked"] == ["nan-outside-bounds"] * 2
+    blocked = [each for each in ran.json["tables"][0]["findings"] if each["severity"] == "blocked"]
+    # file a holds 1, 2 and NaN; the others have no bounds, or no NaN
+    assert [each["file_count"] for each in blocked] == [1, 1]
+    assert ["column x " in blocked[0]["detail"], "column y " in blocked[1]["detail"]] == [True, True]
+    assert list(made.lake().parent.iterdir()) == []
+    assert tree_hash(made.folder) == before
+
+
+# 25: names equal without case
+
+
+def blocked_for(ran: Ran) -> dict[str, set[str]]:
+    """Codes of what blocks each table."""
+    return {
+        each["source"]: {finding["code"] for finding in each["findings"] if finding["severity"] == "blocked"}
+        for each in ran.json["tables"]
+    }
+
+
+def test_columns_equal_without_case_block_their_table(make: Make) -> None:
+    made = make("25")
+    lake = made.lake("columns")
+    before = tree_hash(made.folder)
+    ran = run("migrate", f"iceberg:{path_of(made.said['metadata'][0])}", f"ducklake:{lake}", "--json")
+    assert ran.code == 3, ran.out + ran.err
+    assert blocked_for(ran) == {"t": {"case-collision"}}
+    said = " ".join(finding["detail"] for finding in ran.json["tables"][0]["findings"])
+    assert "a and A" in said
+    assert "s.k and s.K" in said
+    assert list(lake.parent.iterdir()) == []
+    assert tree_hash(made.folder) == before
+
+
+def test_tables_equal_without_case_are_all_blocked(make: Make) -> None:
+    made = make("25")
+    lake = made.lake("tables")
+    ran = run("migrate", f"iceberg:{made.folder / 'wh'}", f"ducklake:{lake}", "--json")
+    assert ran.code == 3, ran.out + ran.err
+    assert blocked_for(ran) == {"db.t": {"case-collision"}, "db.T": {"case-collision"}}
+    assert list(lake.parent.iterdir()) == []
+
+
+def test_table_whose_name_collides_migrates_alone(make: Make) -> None:
+    made = make("25")
+    lake = made.lake("alone")
+    ran = run("migrate", f"iceberg:{path_of(made.said['metadata'][1])}", f"ducklake:{lake}", "--json")
+    assert ran.code == 0, ran.out + ran.err
+    assert Lake(made, lake, ran).ask('FROM "T"') == [(5,)]
