@@ -15,11 +15,13 @@ from tests.judge import Subject, Version, judge
 from tests.support import ROOT, Case, case, lake_rows, migrate_case, run, tree_hash
 
 USE = """
-import json, sys
+import json, os, sys
 from converters.ducklake.extensions import connect
 attach, statements = json.loads(sys.stdin.read())
 lake = connect("ducklake", "sqlite_scanner")
-lake.execute(f"ATTACH '{attach}' AS lake")
+path = attach.split(":")[-1]
+options = "" if os.path.exists(path) else f" (DATA_PATH '{path}.files/')"
+lake.execute(f"ATTACH '{attach}' AS lake{options}")
 said = []
 for statement in statements:
     try:

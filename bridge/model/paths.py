@@ -10,7 +10,7 @@ from bridge.errors import UsageError
 
 __all__ = ["PathMap", "apply_map", "is_absolute", "is_within", "normalise", "parse_prefix", "scheme"]
 
-_FILE = re.compile(r"^file:(//(localhost)?)?/+", re.IGNORECASE)
+_FILE = re.compile(r"^file:(?:///+|//localhost/+|/)([^/])", re.IGNORECASE)
 _S3 = re.compile(r"^s3[an]?://", re.IGNORECASE)
 _SCHEME = re.compile(r"^([A-Za-z][A-Za-z0-9+.-]*)://")
 _SPLIT = re.compile(r"=(?=/|\.|[A-Za-z][A-Za-z0-9+.-]*:/)")
@@ -19,7 +19,7 @@ _SPLIT = re.compile(r"=(?=/|\.|[A-Za-z][A-Za-z0-9+.-]*:/)")
 def normalise(path: str) -> str:
     """`file:` forms become plain absolute paths, s3a and s3n become s3; nothing is decoded, names are literal."""
     if _FILE.match(path):
-        return _FILE.sub("/", path, count=1)
+        return _FILE.sub(r"/\1", path, count=1)
     return _S3.sub("s3://", path, count=1)
 
 

@@ -91,7 +91,11 @@ class Listing:
 
 def resolve(column: str, path_map: PathMap) -> pl.Expr:
     """Stored paths in normal form, with mapped prefixes replaced (as model.paths.apply_map, over a column)."""
-    path = pl.col(column).str.replace(r"^(?i:file):(//(localhost)?)?/+", "/").str.replace(r"^(?i:s3[an]?)://", "s3://")
+    path = (
+        pl.col(column)
+        .str.replace(r"^(?i:file):(?:///+|//localhost/+|/)([^/])", "/$1")
+        .str.replace(r"^(?i:s3[an]?)://", "s3://")
+    )
     mapped = path
     for old, new in sorted(path_map.prefixes, key=lambda pair: len(pair[0])):
         inside = path.str.starts_with(old + "/")

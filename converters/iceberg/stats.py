@@ -94,6 +94,8 @@ def _spread(part: pl.DataFrame | None, place: np.ndarray, length: int, type_: ty
 def _bounds(raw: pl.Series, type_: ColumnType) -> pa.Array:
     if isinstance(type_, Decimal):
         return _decimals(raw, type_)
+    if type_ is Leaf.STRING:
+        return _texts(raw)
     return pl.DataFrame({"raw": raw}).select(_typed(pl.col("raw"), type_).alias("bound"))["bound"].to_arrow()
 
 
@@ -120,10 +122,23 @@ def _typed(raw: pl.Expr, type_: ColumnType) -> pl.Expr:
             days = number(pl.Int32, 4).cast(pl.Int64) * (_MICROS_A_DAY * (1000 if unit is Unit.NANO else 1))
             zone = "UTC" if utc else None
             return pl.coalesce(number(pl.Int64, 8), days).cast(pl.Datetime("ns" if unit is Unit.NANO else "us", zone))
-        case Leaf.STRING:
-            return raw.cast(pl.String, strict=False)
         case _:
             return pl.when(raw.is_null()).then(pl.lit(None, dtype=pl.String)).otherwise(None)
+
+
+def _texts(raw: pl.Series) -> pa.Array:
+    """UTF-8 text; a bound that a writer cut within a character is no bound."""
+    try:
+        return raw.cast(pl.String).to_arrow()
+    except pl.exceptions.ComputeError:
+        return pa.array([_text(value) for value in raw.to_list()], pa.large_string())
+
+
+def _text(value: bytes | None) -> str | None:
+    try:
+        return None if value is None else value.decode()
+    except UnicodeDecodeError:
+        return None
 
 
 def _no_nan(values: pl.Expr) -> pl.Expr:

@@ -204,8 +204,10 @@ def _translated(error: Exception, place: Place) -> BridgeError:
             hint="close the other DuckDB session, then run it again",
             retryable=True,
         )
-    if place.backend == "sqlite" and isinstance(error, sa.exc.OperationalError):
+    if place.backend == "sqlite":
         code = getattr(cause, "sqlite_errorname", "")
+        if code.startswith(("SQLITE_NOTADB", "SQLITE_CORRUPT")):
+            return Blocked(f"{place.path} is damaged, or no SQLite file: {text}", code="foreign-catalog")
         if code.startswith(("SQLITE_BUSY", "SQLITE_LOCKED")):
             return Conflict(f"catalog {place.path} is held by another process", hint="close it, then run it again")
         if code.startswith(("SQLITE_READONLY", "SQLITE_CANTOPEN", "SQLITE_IOERR", "SQLITE_FULL")):
