@@ -173,7 +173,7 @@ class DuckLakeTarget:
             found[write.name] = {
                 index[commit]: snapshot
                 for name, commit, snapshot in noted
-                if name == str(write.name) and commit in index
+                if name.casefold() == str(write.name).casefold() and commit in index
             }
         return found
 
@@ -183,7 +183,11 @@ class DuckLakeTarget:
         label = f"{name}: rows"
         if commit:
             with session(self.place) as opened:
-                held = [at for table, id_, at in reads.noted_snapshots(opened) if table == str(name) and id_ == commit]
+                held = [
+                    at
+                    for table, id_, at in reads.noted_snapshots(opened)
+                    if table.casefold() == str(name).casefold() and id_ == commit
+                ]
             if not held:
                 return Check(f"{label} at commit {commit}", "the lake has no snapshot for it")
             snapshot = held[-1]
@@ -241,8 +245,8 @@ def _questions(
             f"{name}: columns",
             f"SELECT column_name, CASE WHEN data_type LIKE 'STRUCT%' OR data_type LIKE '%[]' OR data_type LIKE 'MAP%' "
             f"THEN '' ELSE data_type END FROM duckdb_columns() WHERE database_name = 'lake' "
-            f"AND schema_name = {literal((write.name.namespace or ('main',))[0])} "
-            f"AND table_name = {literal(write.name.name)} ORDER BY column_index",
+            f"AND lower(schema_name) = lower({literal((write.name.namespace or ('main',))[0])}) "
+            f"AND lower(table_name) = lower({literal(write.name.name)}) ORDER BY column_index",
             [[row.name, "" if row.type in ("struct", "list", "map") else duckdb_type(row.type)] for _, row in top],
         )
     ]
