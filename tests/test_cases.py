@@ -38,7 +38,7 @@ class Made:
 
     @property
     def expected(self) -> Mapping[str, Any]:
-        return self.said["expected"]
+        return dict(self.said["expected"])
 
     def lake(self, name: str = "lake") -> Path:
         """The catalog file of that name: what it needs lies beside it."""

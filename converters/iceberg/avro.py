@@ -27,9 +27,12 @@ def read_frame(content: bytes, schema: Mapping[str, Any], unnest: str | None = N
             if unnest not in frame.columns:
                 raise ValueError(f"it has no field {unnest!r}")
             frame = frame.unnest(unnest)
+        held = frame.schema
         return frame.select(
             [
-                pl.col(name).cast(type_) if name in frame.columns else pl.lit(None, dtype=type_).alias(name)
+                (name if held[name] == type_ else pl.col(name).cast(type_))
+                if name in held
+                else pl.lit(None, dtype=type_).alias(name)
                 for name, type_ in schema.items()
             ]
         )

@@ -76,14 +76,16 @@ class IcebergFiles:
             plain = rows.filter(~pl.col("file").is_in(list(self._remeasured)))
             for field, type_ in self._spool.types.items():
                 listed = parts(field)
-                mine = plain.filter(pl.col("begin") >= self._absent_until.get(field, 0))
+                held = pl.col("begin") >= self._absent_until.get(field, 0)
                 if listed is not None:
-                    mine = pl.concat([mine, plain.join(listed.select("entry"), on="entry", how="semi")]).unique("file")
-                    joined = (
-                        mine.select("file", "entry").join(listed, on="entry", how="left").sort("file").drop("entry")
-                    )
+                    mine = plain.filter(held | pl.col("entry").is_in(listed["entry"].implode()))
+                    if mine["entry"].equals(listed["entry"]):
+                        joined = listed.select(mine["file"], pl.all().exclude("entry"))
+                    else:
+                        pairs = mine.select("file", "entry")
+                        joined = pairs.join(listed, on="entry", how="left").sort("file").drop("entry")
                     yield StatsBatch(field, joined.to_arrow(), has_exact_bounds(type_))
-                elif len(mine):
+                elif len(mine := plain.filter(held)):
                     yield StatsBatch(field, inspection.nothing_known(mine["file"].sort().to_list()), exact=False)
                 if len(corrected):
                     yield from inspection.corrected_stats(field, corrected["file"].to_list(), self._remeasured)
@@ -210,7 +212,7 @@ def _read(
             chunk.clear()
 
     for found in entries(listing, source.path_map):
-        done += 1
+        done += 1 if isinstance(found, tuple) else found["manifest"].n_unique()
         progress.step(f"{source.table.name}: reading manifests", done, len(listing.manifests))
         if isinstance(found, tuple):
             damaged[found[0]] = found[1]
@@ -254,16 +256,18 @@ def _live(core: pl.DataFrame, listing: Listing, commits: int) -> tuple[pl.DataFr
     last = pl.when(pl.col("end") >= commits).then(None).otherwise(pl.col("end")).alias("end")
     spans = core.join(listing.presence, on="manifest")
     data = spans.filter(pl.col("content") == 0)
-    intervals = islands(data.select("path", "begin", "end"), "path")
+    again = data["path"].is_duplicated()
+    once, several = data.filter(~again), data.filter(again)
+    intervals = islands(several.select("path", "begin", "end"), "path")
     facts = (
-        data.sort("entry")
+        several.sort("entry")
         .group_by("path", maintain_order=True)
         .agg(
             pl.col("first_row_id").max(),
             pl.all().exclude("path", "first_row_id", "begin", "end").first(),
         )
     )
-    files = intervals.join(facts, on="path").with_columns(last)
+    files = pl.concat([once, intervals.join(facts, on="path").select(once.columns)]).with_columns(last)
     return files, spans.filter(pl.col("content") != 0).with_columns(last)
 
 
@@ -309,6 +313,7 @@ def _twice(core: pl.DataFrame, listing: Listing, table: Table, commits: int) -> 
     spans = (
         core.filter(pl.col("content") == 0)
         .join(listing.presence, on="manifest")
+        .filter(pl.col("path").is_duplicated())
         .sort("path", "begin")
         .with_columns(pl.col("end").cum_max().shift(1).over("path").alias("reached"))
         .filter(pl.col("begin") < pl.col("reached"))
@@ -341,7 +346,7 @@ def _formats(files: pl.DataFrame, table: Table) -> Iterator[FileProblem]:
 
 def _refuse_unmapped(files: pl.DataFrame, table: Table) -> None:
     """Relative paths mean nothing on their own; the error lists the distinct beginnings."""
-    stray = [path for path in files["path"].to_list()[:100_000] if not is_absolute(path)]
+    stray = [path for path in files["path"].head(100_000).to_list() if not is_absolute(path)]
     if stray:
         heads = sorted({path.rsplit("/", 1)[0] for path in stray})
         raise Blocked(

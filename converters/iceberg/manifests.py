@@ -9,7 +9,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import Any
 
+import numpy as np
 import polars as pl
 
 from bridge.errors import Blocked, BridgeError
@@ -70,6 +72,9 @@ _LIST = {
     "key_metadata": pl.Binary,
     "first_row_id": pl.Int64,
 }
+_LISTS = 64
+_TOGETHER = 1_000
+_SPAN = (pl.col("manifest_path"), pl.col("commit").alias("begin"), (pl.col("commit") + 1).alias("end"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,44 +111,65 @@ def resolve(column: str, path_map: PathMap) -> pl.Expr:
 def list_manifests(source: IcebergTable) -> Listing:
     """Every commit's manifests. A list that is gone or damaged ends the history there; in the newest commit it is
     an error."""
-    frames: list[pl.DataFrame] = []
-    first, reason = 0, ""
-    listed = storage.parallel(lambda snapshot: _listed(snapshot, source.path_map), source.snapshots)
-    for index in range(len(listed) - 1, -1, -1):
-        one = listed[index]
-        if isinstance(one, BridgeError):
-            if index == len(listed) - 1:
-                raise one
-            first, reason = index + 1, one.message
-            break
-        frames.append(one.with_columns(pl.lit(index, dtype=pl.Int64).alias("commit")))
-    every = pl.concat(frames) if frames else _empty()
-    every = every.with_columns(pl.col("manifest_path").rank("dense").cast(pl.Int64).sub(1).alias("manifest"))
-    manifests = (
-        every.sort("commit")
-        .unique("manifest", keep="first", maintain_order=True)
-        .select(
-            "manifest",
-            pl.col("manifest_path").alias("path"),
-            pl.col("partition_spec_id").alias("spec"),
-            pl.col("content").fill_null(0),
-            pl.col("sequence_number").fill_null(0).alias("sequence"),
-            "first_row_id",
-            pl.col("key_metadata").is_not_null().alias("encrypted"),
-        )
+    first, reason, end = 0, "", len(source.snapshots)
+    known, spans, rows = [_empty()], [_empty().select(*_SPAN)], [_empty().select("commit", rows="added_rows_count")]
+    while end and not first:
+        begin = max(0, end - _LISTS)
+        window = storage.parallel(lambda each: _listed(each, source.path_map), source.snapshots[begin:end])
+        frames: list[pl.DataFrame] = []
+        for index in range(end - 1, begin - 1, -1):
+            one = window[index - begin]
+            if isinstance(one, BridgeError):
+                if index == len(source.snapshots) - 1:
+                    raise one
+                first, reason = index + 1, one.message
+                break
+            frames.append(one.with_columns(pl.lit(index, dtype=pl.Int64).alias("commit")))
+        end = begin
+        if frames:
+            every = pl.concat(frames)
+            rows.append(_live_rows(every))
+            spans = [islands(pl.concat([*spans, _spans(every)]), "manifest_path")]
+            known = [_first_of(pl.concat([*known, every]))]
+    resolved = resolve("manifest_path", source.path_map)
+    every = _first_of(known[0].with_columns(resolved)).with_columns(
+        pl.col("manifest_path").rank("dense").cast(pl.Int64).sub(1).alias("manifest")
     )
-    presence = islands(
-        every.select("manifest", pl.col("commit").alias("begin"), (pl.col("commit") + 1).alias("end")),
+    manifests = every.select(
         "manifest",
+        pl.col("manifest_path").alias("path"),
+        pl.col("partition_spec_id").alias("spec"),
+        pl.col("content").fill_null(0),
+        pl.col("sequence_number").fill_null(0).alias("sequence"),
+        "first_row_id",
+        pl.col("key_metadata").is_not_null().alias("encrypted"),
     )
+    numbered = spans[0].with_columns(resolved).join(every.select("manifest_path", "manifest"), on="manifest_path")
+    return Listing(manifests, islands(numbered, "manifest"), pl.concat(rows), first, reason)
+
+
+def _first_of(every: pl.DataFrame) -> pl.DataFrame:
+    return every.sort("commit").unique("manifest_path", keep="first", maintain_order=True)
+
+
+def _spans(every: pl.DataFrame) -> pl.DataFrame:
+    """(manifest_path, begin, end) of some commits; most manifests are listed by a run of commits without a gap."""
+    runs = every.group_by("manifest_path").agg(
+        pl.col("commit").min().alias("begin"), (pl.col("commit").max() + 1).alias("end"), pl.col("commit").n_unique()
+    )
+    whole = pl.col("end") - pl.col("begin") == pl.col("commit")
+    gaps = every.join(runs.filter(~whole), on="manifest_path", how="semi").select(*_SPAN)
+    return pl.concat([runs.filter(whole).select("manifest_path", "begin", "end"), gaps])
+
+
+def _live_rows(every: pl.DataFrame) -> pl.DataFrame:
     data = every.filter(pl.col("content").fill_null(0) == 0)
-    rows = data.group_by("commit").agg(
+    return data.group_by("commit").agg(
         pl.when((pl.col("added_rows_count").is_null() | pl.col("existing_rows_count").is_null()).any())
         .then(None)
         .otherwise((pl.col("added_rows_count") + pl.col("existing_rows_count")).sum())
         .alias("rows")
     )
-    return Listing(manifests, presence, rows, first, reason)
 
 
 def _empty() -> pl.DataFrame:
@@ -153,7 +179,7 @@ def _empty() -> pl.DataFrame:
 def _listed(snapshot: Snapshot, path_map: PathMap) -> pl.DataFrame | BridgeError:
     try:
         if snapshot.manifest_list is None:
-            return _inline(snapshot)
+            return _inline(snapshot, path_map)
         content = storage.read(snapshot.manifest_list, "manifest list")
         try:
             frame = read_frame(content, _LIST)
@@ -161,17 +187,17 @@ def _listed(snapshot: Snapshot, path_map: PathMap) -> pl.DataFrame | BridgeError
             raise _unreadable("manifest list", snapshot.manifest_list, error) from error
         if frame["manifest_path"].null_count():
             raise _unreadable("manifest list", snapshot.manifest_list, ValueError("it has no manifest_path"))
-        return frame.with_columns(resolve("manifest_path", path_map))
+        return frame
     except BridgeError as error:
         return error
 
 
-def _inline(snapshot: Snapshot) -> pl.DataFrame:
+def _inline(snapshot: Snapshot, path_map: PathMap) -> pl.DataFrame:
     """Version 1 may list the manifests in the metadata file; what a list would say is in each manifest's header."""
     specs = []
     for path in snapshot.manifests:
         try:
-            header = file_metadata(storage.read(path, "manifest"))
+            header = file_metadata(storage.read(apply_map(path, path_map), "manifest"))
         except ValueError as error:
             raise _unreadable("manifest", path, error) from error
         specs.append(int(header.get("partition-spec-id", 0)))
@@ -203,7 +229,8 @@ def islands(frame: pl.DataFrame, *keys: str) -> pl.DataFrame:
 
 
 def entries(listing: Listing, path_map: PathMap) -> Iterator[pl.DataFrame | tuple[int, BridgeError]]:
-    """The live entries of every manifest, in the order of the listing, with inherited sequence numbers and row ids.
+    """The live entries of every manifest, in the order of the listing, with inherited sequence numbers and row ids;
+    small manifests come together in one frame.
 
     Columns: manifest, position (in the manifest), content, path, format, record_count, size, spec, sequence,
     first_row_id, encrypted, equality_ids, referenced_data_file and the maps of STATS_MAPS. A manifest that cannot be
@@ -222,45 +249,76 @@ def entries(listing: Listing, path_map: PathMap) -> Iterator[pl.DataFrame | tupl
             except BridgeError as error:
                 return error
 
+        group: list[tuple[dict[str, Any], pl.DataFrame]] = []
+        waiting = 0
         for row, content in zip(window, storage.parallel(fetch, window), strict=True):
-            if isinstance(content, BridgeError):
-                yield int(row["manifest"]), content
-                continue
             try:
-                yield _entries(content, row, path_map)
+                if isinstance(content, BridgeError):
+                    raise content
+                group.append((row, _stored(content)))
+                waiting += len(group[-1][1])
+            except BridgeError as error:
+                yield int(row["manifest"]), error
             except ValueError as error:
                 yield int(row["manifest"]), _unreadable("manifest", str(row["path"]), error)
+            if waiting >= _TOGETHER:
+                yield _entries(group, path_map)
+                group, waiting = [], 0
+        if group:
+            yield _entries(group, path_map)
 
 
-def _entries(content: bytes, manifest: dict[str, object], path_map: PathMap) -> pl.DataFrame:
-    frame = read_frame(content, _ENTRY, unnest="data_file").with_row_index("position")
+def _stored(content: bytes) -> pl.DataFrame:
+    frame = read_frame(content, _ENTRY, unnest="data_file")
     if frame["file_path"].null_count() or frame["record_count"].null_count():
         raise ValueError("it holds entries without a path or record count")
-    if frame["status"].null_count() or not frame["status"].is_in([0, 1, 2]).all():
+    status = frame["status"]
+    if len(frame) and (status.null_count() or status.min() < 0 or status.max() > DELETED):  # type: ignore[operator]  # integers
         raise ValueError("it holds entries with an unknown status")
-    start = manifest["first_row_id"]
-    if start is not None and manifest["content"] == 0:
+    return frame
+
+
+def _entries(group: Sequence[tuple[dict[str, Any], pl.DataFrame]], path_map: PathMap) -> pl.DataFrame:
+    counts = [len(frame) for _, frame in group]
+
+    def of_manifest(name: str, type_: type[pl.DataType]) -> pl.Series:
+        return pl.Series(name, [row[name] for row, _ in group], dtype=type_).gather(owner)
+
+    owner = np.repeat(np.arange(len(group)), counts)
+    position = np.arange(len(owner)) - np.repeat(np.cumsum(counts) - counts, counts)
+    frame = pl.concat([frame for _, frame in group])
+    starts = [None if row["content"] else row["first_row_id"] for row, _ in group]
+    if any(start is not None for start in starts):
         waiting = pl.col("first_row_id").is_null()
         counted = pl.when(waiting).then(pl.col("record_count")).otherwise(0)
-        inherited = pl.lit(start, dtype=pl.Int64) + counted.cum_sum() - counted
+        inherited = pl.Series(starts, dtype=pl.Int64).gather(owner) + counted.cum_sum().over(pl.Series(owner)) - counted
         frame = frame.with_columns(
             pl.when(waiting).then(inherited).otherwise(pl.col("first_row_id")).alias("first_row_id")
         )
-    return frame.filter(pl.col("status") != DELETED).select(
-        pl.lit(manifest["manifest"], dtype=pl.Int64).alias("manifest"),
-        pl.col("position").cast(pl.Int64),
-        pl.col("content").fill_null(0),
-        resolve("file_path", path_map).alias("path"),
-        pl.col("file_format").str.to_lowercase().alias("format"),
-        "record_count",
-        pl.col("file_size_in_bytes").alias("size"),
-        pl.lit(manifest["spec"], dtype=pl.Int32).alias("spec"),
-        pl.col("sequence_number").fill_null(pl.lit(manifest["sequence"], dtype=pl.Int64)).alias("sequence"),
-        "first_row_id",
-        pl.col("key_metadata").is_not_null().alias("encrypted"),
-        "equality_ids",
-        "referenced_data_file",
-        *STATS_MAPS,
+    return (
+        frame.with_columns(
+            of_manifest("manifest", pl.Int64),
+            pl.Series("position", position, dtype=pl.Int64),
+            of_manifest("spec", pl.Int32),
+            of_manifest("sequence", pl.Int64),
+        )
+        .filter(pl.col("status") != DELETED)
+        .select(
+            "manifest",
+            "position",
+            pl.col("content").fill_null(0),
+            resolve("file_path", path_map).alias("path"),
+            pl.col("file_format").str.to_lowercase().alias("format"),
+            "record_count",
+            pl.col("file_size_in_bytes").alias("size"),
+            "spec",
+            pl.col("sequence_number").fill_null(pl.col("sequence")).alias("sequence"),
+            "first_row_id",
+            pl.col("key_metadata").is_not_null().alias("encrypted"),
+            "equality_ids",
+            "referenced_data_file",
+            *STATS_MAPS,
+        )
     )
 
 

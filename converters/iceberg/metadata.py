@@ -32,7 +32,8 @@ _MICRO = 1000
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """Where the files of a commit are listed: a manifest list, or in version 1 the manifests themselves."""
+    """Where the files of a commit are listed: a manifest list (resolved), or in version 1 the manifests themselves, by
+    their paths as stored."""
 
     id: str
     manifest_list: str | None
@@ -174,7 +175,7 @@ def _snapshot(stored: Mapping[str, Any], path_map: PathMap) -> Snapshot:
     return Snapshot(
         id=str(stored["snapshot-id"]),
         manifest_list=apply_map(str(listed), path_map) if listed else None,
-        manifests=tuple(apply_map(str(each), path_map) for each in stored.get("manifests") or ()),
+        manifests=tuple(str(each) for each in stored.get("manifests") or ()),
         sequence=int(stored.get("sequence-number") or 0),
         key_id=str(stored["key-id"]) if stored.get("key-id") is not None else None,
     )

@@ -52,13 +52,15 @@ def decode(frame: pl.DataFrame, types: Mapping[FieldId, ColumnType]) -> Iterator
     states nothing about the column has no row.
     """
     ids = frame["entry"].to_numpy()
-    parts = {name: _by_field(frame, name) for name in STATS_MAPS}
+    parts = {name: _by_field(frame[name]) for name in STATS_MAPS}
     for field, type_ in types.items():
         own = {name: part[field] for name, part in parts.items() if field in part}
         if not own:
             continue
-        listed = np.unique(np.concatenate([part["row"].to_numpy() for part in own.values()]))
         place = np.full(len(frame), -1, dtype=np.int64)
+        for rows, _ in own.values():
+            place[slice(None) if rows is None else rows] = 0
+        listed = np.flatnonzero(place == 0)
         place[listed] = np.arange(len(listed))
         columns: dict[str, pa.Array] = {"entry": pa.array(ids[listed], pa.int64())}
         for name, stored in _COUNTS.items():
@@ -68,27 +70,44 @@ def decode(frame: pl.DataFrame, types: Mapping[FieldId, ColumnType]) -> Iterator
         yield field, pa.table(columns)
 
 
-def _by_field(frame: pl.DataFrame, column: str) -> dict[int, pl.DataFrame]:
-    pairs = (
-        frame.lazy()
-        .select(pl.int_range(pl.len(), dtype=pl.Int64).alias("row"), pl.col(column))
-        .explode(column)
-        .drop_nulls(column)
-        .unnest(column)
-        .unique(["row", "key"], keep="last", maintain_order=True)
-        .collect()
-    )
-    return {int(key[0]): part for key, part in pairs.partition_by("key", as_dict=True, include_key=False).items()}
+_Part = tuple["np.ndarray | None", pl.Series]
+"""Row numbers, ascending, and the value of each; None: every row in turn."""
 
 
-def _spread(part: pl.DataFrame | None, place: np.ndarray, length: int, type_: type[pl.DataType]) -> pl.Series:
+def _by_field(maps: pl.Series) -> dict[int, _Part]:
+    """The entries of a map column by their key; of a key that a map holds twice the last one counts."""
+    lengths = maps.list.len().fill_null(0)
+    rows = np.repeat(np.arange(len(maps)), lengths.to_numpy())
+    if not len(rows):
+        return {}
+    pairs = maps.filter(lengths > 0).explode().struct.unnest()
+    keys, width = pairs["key"], lengths[0]
+    if lengths.min() == width == lengths.max() and not keys.null_count():
+        grid = keys.to_numpy().reshape(len(maps), width)
+        first = grid[0].tolist()
+        if len(set(first)) == width and (grid == grid[0]).all():
+            values = pairs["value"]
+            return {key: (None, values.gather_every(width, place)) for place, key in enumerate(first)}
+    pairs = pairs.with_columns(pl.Series("row", rows)).drop_nulls("key")
+    found: dict[int, _Part] = {}
+    for (key,), part in pairs.partition_by("key", as_dict=True, include_key=False).items():
+        at = part["row"].to_numpy()
+        last = np.append(at[1:] != at[:-1], True)
+        found[int(key)] = (at, part["value"]) if last.all() else (at[last], part["value"].filter(pl.Series(last)))
+    return found
+
+
+def _spread(part: _Part | None, place: np.ndarray, length: int, type_: type[pl.DataType]) -> pl.Series:
     """The values of a part at the places of their rows, NULL elsewhere."""
     if part is None:
         return pl.Series([None], dtype=type_).new_from_index(0, length)
+    rows, values = part
+    if len(values) == length:
+        return values  # every listed row has one, in order
     at = np.full(length, -1, dtype=np.int64)
-    at[place[part["row"].to_numpy()]] = np.arange(len(part))
+    at[place[rows]] = np.arange(len(values))
     index = pl.Series(at)
-    return part["value"].gather(index.set(index < 0, None))
+    return values.gather(index.set(index < 0, None))
 
 
 def _bounds(raw: pl.Series, type_: ColumnType) -> pa.Array:

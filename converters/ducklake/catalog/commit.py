@@ -325,7 +325,9 @@ def _definition(session: Session, rows: _Rows, job: _Job, ids: _Ids, chosen: Map
     versions = [(event, schemas[number]) for event, number in job.schema_versions()]
     place = {event: rank for rank, (_, event) in enumerate(job.events)}
     by_rank = [job.snapshots[event] for _, event in job.events]
-    made, ended = spans([(place[event], column_rows(schema, chosen)) for event, schema in versions], job.before)
+    numbered = job.schema_versions()
+    columns = {number: column_rows(schemas[number], chosen) for number in {number for _, number in numbered}}
+    made, ended = spans([(place[event], columns[number]) for event, number in numbered], job.before)
     for span in made:
         row: ColumnRow = span.value
         rows.add(
@@ -742,8 +744,12 @@ def _statistics(
     names: dict[int, set[str]] = {}
     rows_now: dict[int, ColumnRow] = {}
     mapped: set[int] = set()
+    seen: dict[int, dict[int, ColumnRow]] = {}
     for _, number in job.schema_versions():
-        rows_now = column_rows(schemas[number], chosen)
+        if number in seen:
+            rows_now = seen[number]
+            continue
+        rows_now = seen[number] = column_rows(schemas[number], chosen)
         mapped |= _mapped(schemas[number])
         for id_, row in rows_now.items():
             names.setdefault(id_, set()).add(row.type)

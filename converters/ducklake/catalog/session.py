@@ -26,7 +26,7 @@ __all__ = ["Place", "Session", "create_all", "parse_place", "session", "with_ret
 
 _TRIES = 6
 _FIRST_WAIT = 0.2
-_BATCH = 100_000
+_BATCH = 10_000
 _SQLITE_MAGIC = b"SQLite format 3\0"
 _LATER = {"postgres": "PostgreSQL", "mysql": "MySQL"}
 
@@ -84,18 +84,20 @@ class Session:
         """Insert Arrow rows whose columns are the catalog table's, in any order."""
         if not rows.num_rows:
             return
-        columns = [column.name for column in TABLES[name].columns if column.name in rows.column_names]
-        listed = ", ".join(map(identifier, columns))
         if self.place.backend == "duckdb":
+            # not by a registered view: DuckDB keeps what was registered until the end of the transaction
             driver: duckdb.DuckDBPyConnection = self._driver()
-            driver.register("bridge_rows", rows)
-            self.connection.exec_driver_sql(
-                f"INSERT INTO {identifier(name)} ({listed}) SELECT {listed} FROM bridge_rows"
-            )
-            driver.unregister("bridge_rows")
+            nothing = pa.nulls(rows.num_rows, pa.string())
+            every = driver.table(name).columns
+            whole = pa.table({each: rows.column(each) if each in rows.column_names else nothing for each in every})
+            driver.from_arrow(whole).insert_into(name)
             return
+        held = [column.name for column in TABLES[name].columns if column.name in rows.column_names]
+        columns = [each for each in held if rows.column(each).null_count < rows.num_rows]
+        listed = ", ".join(map(identifier, columns))
         marks = ", ".join("?" for _ in columns)
-        for batch in rows.select(columns).to_batches(_BATCH):
+        plain = pa.table({each: _without_bool(rows.column(each)) for each in columns})
+        for batch in plain.to_batches(_BATCH):
             values = list(zip(*(column.to_pylist() for column in batch.columns), strict=True))
             self.connection.exec_driver_sql(f"INSERT INTO {identifier(name)} ({listed}) VALUES ({marks})", values)
 
@@ -107,6 +109,11 @@ class Session:
         """Whether the catalog database holds a table."""
         query = sa.text("SELECT count(*) FROM sqlite_master WHERE name = :name")
         return bool(self.connection.execute(query, {"name": name}).scalar())
+
+
+def _without_bool(column: pa.ChunkedArray) -> pa.ChunkedArray:
+    """SQLite holds booleans as integers, and binds those several times faster."""
+    return column.cast(pa.int8()) if pa.types.is_boolean(column.type) else column
 
 
 def _engine(place: Place) -> sa.Engine:
@@ -168,7 +175,7 @@ def session(place: Place, *, create: bool = False) -> Iterator[Session]:
     except sa.exc.DBAPIError as error:
         raise _translated(error, place) from error
     except duckdb.Error as error:
-        raise BridgeError(f"catalog {place.path}: {_first_line(error)}") from error
+        raise _translated(error, place) from error
     finally:
         engine.dispose()
 
@@ -178,6 +185,8 @@ def _connect(engine: sa.Engine, place: Place) -> sa.Connection:
         connection = engine.connect()
         if place.backend == "duckdb":
             connection.exec_driver_sql("SET TimeZone = 'UTC'")
+            # more threads only cost: a batch of rows is one or two row groups, and pieces of them are merged again
+            connection.exec_driver_sql("SET threads = 1")
             connection.commit()
         return connection
     except (sa.exc.DBAPIError, duckdb.Error) as error:
