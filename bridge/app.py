@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from bridge.errors import Blocked, BridgeError, UsageError
 from bridge.execution.executor import execute, writes_of
 from bridge.locators import Locator, parse_locator
-from bridge.model.findings import Code, Finding, Severity
+from bridge.model.findings import Code, Finding
 from bridge.model.options import Options
 from bridge.model.table import Table, TableName
 from bridge.planning.plan import Action, Plan, TablePlan
@@ -68,7 +68,7 @@ def _check(options: Options) -> None:
     for code in sorted(options.accept):
         if code not in known:
             raise UsageError(f"--accept {code}: there is no such code", hint="the README lists them")
-        if known[code].severity is Severity.BLOCKED:
+        if not known[code].acceptable:
             raise UsageError(
                 f"--accept {code}: this would change answers and cannot be accepted", hint=known[code].meaning
             )
@@ -89,10 +89,7 @@ def _plan(source: str, target: str, options: Options, progress: ProgressSink) ->
     clashes = _clashes(names)
     held = lake.lookup(list(names.values()))
     tables = tuple(
-        blocked_table(name, names[name], clashes[name])
-        if name in clashes
-        else _table_plan(opened, lake, name, names[name], held, options, progress)
-        for name in chosen
+        _table_plan(opened, lake, name, names[name], held, options, progress, clashes.get(name)) for name in chosen
     )
     digest = hashlib.sha256("\n".join((str(from_), *(each.id or str(each.source) for each in tables))).encode())
     return Plan(str(from_), str(to), tables, digest.hexdigest()[:16]), lake
@@ -126,6 +123,7 @@ def _table_plan(
     held: Mapping[TableName, object],
     options: Options,
     progress: ProgressSink,
+    clash: Finding | None = None,
 ) -> TablePlan:
     try:
         progress.step(f"{name}: reading metadata")
@@ -136,8 +134,7 @@ def _table_plan(
         return blocked_table(name, target, Finding(code, str(name), error.message, error.hint))
     said = list(lake.review(opened.table, options))
     overlap = lake.overlaps(opened.table.location, files)
-    if overlap is not None:
-        said.append(overlap)
+    said += [each for each in (overlap, clash) if each is not None]
     there = held.get(target)
     return decide(opened.table, files, target, there, said, options)  # type: ignore[arg-type]  # a TargetTable
 

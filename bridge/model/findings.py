@@ -113,6 +113,12 @@ class Code(Enum):
         _BLOCKED,
         "a float column holds NaN that the file's own statistics hide",
     )
+    UNCHECKED_DOUBT = (
+        "unchecked-doubt",
+        _BLOCKED,
+        "with --check-files none, the metadata leaves open what only the files can tell",
+        True,
+    )
     FILE_MISSING = ("file-missing", _BLOCKED, "a data file is gone")
     FILE_UNREADABLE = ("file-unreadable", _BLOCKED, "a data file is damaged or is not Parquet")
     FILE_SIZE = ("file-size", _BLOCKED, "a data file is not the one its manifest describes")
@@ -127,10 +133,11 @@ class Code(Enum):
         "the lake's data path and the source lie in one another",
     )
 
-    def __init__(self, text: str, severity: Severity, meaning: str) -> None:
+    def __init__(self, text: str, severity: Severity, meaning: str, acceptable: bool = False) -> None:
         self.text = text
         self.severity = severity
         self.meaning = meaning
+        self.acceptable = acceptable or severity is Severity.LOSS
 
 
 @dataclass(frozen=True, slots=True)

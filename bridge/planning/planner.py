@@ -53,7 +53,7 @@ def decide(
         return TablePlan(
             table.name, target, Action.NOTHING, (), table, files, definition=definition, id=plan_id, identity=identity
         )
-    first, trimmed = _first(table, files.problems, base)
+    first, trimmed = _first(table, [each for each in files.problems if not _accepted(each.finding, options)], base)
     findings += trimmed
     begun = pc.greater(files.table.column("begin"), -1 if base is None else base)
     kept = files.table.filter(
@@ -84,10 +84,14 @@ def decide(
     )
 
 
+def _accepted(finding: Finding, options: Options) -> bool:
+    return finding.code.acceptable and finding.code.text in options.accept
+
+
 def _forbids(finding: Finding, options: Options) -> bool:
-    if finding.severity is Severity.BLOCKED:
-        return True
-    return options.strict and finding.severity is Severity.LOSS and finding.code.text not in options.accept
+    if _accepted(finding, options):
+        return False
+    return finding.severity is Severity.BLOCKED or (options.strict and finding.severity is Severity.LOSS)
 
 
 def _base(table: Table, held: TargetTable, definition: str) -> int | Finding:

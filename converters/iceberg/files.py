@@ -167,9 +167,10 @@ def read_files(source: IcebergTable, check: bool, progress: ProgressSink) -> Ice
     problems += _rows_add_up(files, listing, table, damaged)
     findings: list[Finding] = []
     remeasured: dict[int, inspection.Remeasured] = {}
+    suspects = _suspects(spool, files, table)
     if check:
         progress.step(f"{table.name}: looking at {len(files)} data files")
-        seen = inspection.inspect(files, _suspects(spool, files, table), source, listing, progress)
+        seen = inspection.inspect(files, suspects, source, listing, progress)
         problems += seen.problems
         findings += seen.findings
         remeasured = seen.remeasured
@@ -185,6 +186,7 @@ def read_files(source: IcebergTable, check: bool, progress: ProgressSink) -> Ice
             ).alias("size"),
         )
     else:
+        problems += _doubts(files, suspects, table)
         findings.append(
             Finding(
                 Code.FILES_UNCHECKED,
@@ -342,6 +344,18 @@ def _formats(files: pl.DataFrame, table: Table) -> Iterator[FileProblem]:
             rows,
             "map them: --map-prefix OLD=NEW",
         )
+
+
+def _doubts(files: pl.DataFrame, suspects: inspection.Suspects, table: Table) -> Iterator[FileProblem]:
+    """What only the files could tell, when they are not to be looked at."""
+    hint = "let them be looked at, or take the risk: --accept unchecked-doubt"
+    for what, pairs in (
+        ("float columns may hold NaN that the files' own statistics hide", suspects.nan),
+        ("partition columns may not be in the files", suspects.unlisted),
+    ):
+        rows = files.filter(pl.col("file").is_in(pairs["file"].unique().implode()) & (pl.col("format") == "parquet"))
+        if len(rows):
+            yield _problem(Code.UNCHECKED_DOUBT, table, what, rows, hint)
 
 
 def _refuse_unmapped(files: pl.DataFrame, table: Table) -> None:
