@@ -6,11 +6,12 @@ BridgeError (1)
 ├── VerificationFailed (4)  the commit stands and does not hold what was promised
 ├── Conflict (5)          somebody else changed, or holds, what we need
 └── Unreachable (6)       the source or target is not there or cannot be read
+    └── Missing           a file that is referred to does not exist
 """
 
 from __future__ import annotations
 
-__all__ = ["Blocked", "BridgeError", "Conflict", "Unreachable", "UsageError", "VerificationFailed"]
+__all__ = ["Blocked", "BridgeError", "Conflict", "Missing", "Unreachable", "UsageError", "VerificationFailed"]
 
 
 class BridgeError(Exception):
@@ -65,3 +66,7 @@ class Unreachable(BridgeError):
     """A file, directory or server that is needed is not there or does not answer."""
 
     exit_code = 6
+
+
+class Missing(Unreachable):
+    """A file that is referred to does not exist."""

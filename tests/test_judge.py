@@ -16,7 +16,8 @@ import duckdb
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from judge import Subject, Version, judge
+
+from tests.judge import Subject, Version, judge
 
 # Runs statements on a lake, and writes down its snapshots: in a process of its own, as the judge does.
 LAKE_SCRIPT = """

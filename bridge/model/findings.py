@@ -124,6 +124,12 @@ class Code(Enum):
     FILE_SIZE = ("file-size", _BLOCKED, "a data file is not the one its manifest describes")
     FILE_LISTED_TWICE = ("file-listed-twice", _BLOCKED, "one data file is live twice in one snapshot")
     ROW_COUNT = ("row-count", _BLOCKED, "the manifests do not add up to the rows that the snapshot claims")
+    ROW_SUMMARY = (
+        "row-summary",
+        _BLOCKED,
+        "the live files do not hold as many rows as the snapshot's summary says",
+        True,
+    )
     PATH_SCHEME = ("path-scheme", _BLOCKED, "DuckDB cannot open paths of this scheme")
     TARGET_EXISTS = ("target-exists", _BLOCKED, "the target name is taken")
     TARGET_ENCRYPTED = ("target-encrypted", _BLOCKED, "an encrypted lake takes no plain files")

@@ -26,7 +26,10 @@ def select(names: Sequence[TableName], options: Options) -> list[TableName]:
             shown = ", ".join(map(str, names[:5])) + (" ..." if len(names) > 5 else "")
             raise UsageError(f"--table {pattern} matches no table of the source", hint=f"it has {shown or 'none'}")
     chosen = [name for name in names if not options.tables or any(matches(name, each) for each in options.tables)]
-    return [name for name in chosen if not any(matches(name, each) for each in options.exclude)]
+    left = [name for name in chosen if not any(matches(name, each) for each in options.exclude)]
+    if not left:
+        raise UsageError("no table is selected", hint="--exclude leaves none")
+    return left
 
 
 def targets(
@@ -45,7 +48,7 @@ def targets(
         text = options.rename.replace("{namespace}", ".".join(name.namespace)).replace("{table}", "\0")
         schema, _, own = text.rpartition(".")
         own = own.replace("\0", name.name)
-        if not own or "\0" in schema:
+        if not own or "\0" in schema or text.startswith("."):
             raise UsageError(f"--as {options.rename} gives no table name", hint="write --as SCHEMA.TABLE")
         made[name] = TableName((schema,) if schema and schema != "main" else (), own)
     return made

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import zlib
 from collections.abc import Mapping
 from typing import Any
 
@@ -11,7 +12,7 @@ import polars as pl
 
 __all__ = ["file_metadata", "read_frame", "read_records"]
 
-_DAMAGED = (ValueError, EOFError, KeyError, IndexError, TypeError, fastavro.schema.UnknownType)
+_DAMAGED = (ValueError, OSError, zlib.error, EOFError, KeyError, IndexError, TypeError, fastavro.schema.UnknownType)
 
 
 def read_frame(content: bytes, schema: Mapping[str, Any], unnest: str | None = None) -> pl.DataFrame:
@@ -36,7 +37,7 @@ def read_frame(content: bytes, schema: Mapping[str, Any], unnest: str | None = N
                 for name, type_ in schema.items()
             ]
         )
-    except (pl.exceptions.PolarsError, pl.exceptions.PanicException):  # see the module's first line
+    except (pl.exceptions.PolarsError, pl.exceptions.PanicException, OSError):  # see the module's first line
         records = read_records(content)
     if unnest is not None:
         if any(not isinstance(record.get(unnest), dict) for record in records):

@@ -19,6 +19,7 @@ from bridge.model.paths import is_absolute
 from bridge.model.table import Table
 from bridge.model.types import ColumnType, FieldId, Leaf
 from bridge.ports import ProgressSink
+from converters import storage
 from converters.iceberg import inspection
 from converters.iceberg.manifests import STATS_MAPS, Listing, entries, islands, list_manifests
 from converters.iceberg.metadata import IcebergTable
@@ -27,7 +28,6 @@ from converters.iceberg.stats import decode, has_exact_bounds, leaf_types
 __all__ = ["IcebergFiles", "read_files"]
 
 _CHUNK = 20_000
-_SCHEMES = frozenset({"", "s3", "gs", "gcs", "http", "https"})
 _SHOWN = 5
 _CORE = (
     "entry",
@@ -117,6 +117,18 @@ class _Spool:
     def chunks(self) -> Iterator[tuple[int, int, Reader]]:
         for number, (low, high) in enumerate(self._bounds):
             yield low, high, Reader(self, number)
+
+    def stated(self, entries: Sequence[int]) -> dict[int, set[int]]:
+        """The columns that the manifests describe, for a few entries."""
+        found: dict[int, set[int]] = {entry: set() for entry in entries}
+        for low, high, parts in self.chunks():
+            here = [entry for entry in entries if low <= entry < high]
+            for field in self.types if here else ():
+                listed = parts(field)
+                if listed is not None:
+                    for entry in listed.filter(pl.col("entry").is_in(here))["entry"]:
+                        found[entry].add(int(field))
+        return found
 
     def read(self, number: int, field: FieldId) -> pl.DataFrame | None:
         path = self._name(number, field)
@@ -334,7 +346,7 @@ def _formats(files: pl.DataFrame, table: Table) -> Iterator[FileProblem]:
     schemes = files.with_columns(
         pl.col("path").str.extract(r"^([A-Za-z][A-Za-z0-9+.-]*)://", 1).str.to_lowercase().fill_null("").alias("scheme")
     )
-    for (kind,), rows in schemes.filter(~pl.col("scheme").is_in(list(_SCHEMES))).group_by(
+    for (kind,), rows in schemes.filter(~pl.col("scheme").is_in(["", *storage.SCHEMES])).group_by(
         "scheme", maintain_order=True
     ):
         yield _problem(
@@ -381,6 +393,14 @@ def _rows_add_up(
     live = np.cumsum(change)
     if damaged:
         return
+    stated = {index: commit.rows for index, commit in enumerate(table.commits) if index >= listing.first}
+    wrong = [index for index, rows in stated.items() if rows is not None and rows != live[index]]
+    if wrong:
+        first = table.commits[wrong[-1]]
+        said = f"{len(wrong)} snapshots: {first.id} holds {live[wrong[-1]]} rows, its summary says {first.rows}"
+        hint = "if the summary is known to be wrong: --accept row-summary"
+        last = None if wrong[-1] == commits - 1 else wrong[-1] + 1
+        yield FileProblem(Finding(Code.ROW_SUMMARY, str(table.name), said, hint), last)
     for commit, rows in sorted(listing.rows.iter_rows()):
         if rows is not None and live[commit] != rows:
             yield FileProblem(
@@ -433,4 +453,4 @@ def _suspects(spool: _Spool, files: pl.DataFrame, table: Table) -> inspection.Su
                 specs = [spec for spec, fields in sources.items() if any(each.source == field for _, each in fields)]
                 rows = here.join(listed, on="entry", how="anti").filter(pl.col("spec").is_in(specs))
                 unlisted.append(rows.select(*pair))
-    return inspection.Suspects(pl.concat(nan), pl.concat(unlisted))
+    return inspection.Suspects(pl.concat(nan), pl.concat(unlisted), spool.stated)

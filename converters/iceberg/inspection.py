@@ -8,7 +8,7 @@ manifest in which one file was a surprise.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import polars as pl
@@ -55,10 +55,12 @@ class Remeasured:
 @dataclass(frozen=True, slots=True)
 class Suspects:
     """(file, field) pairs that the manifests leave open: float columns that may hold NaN, partition columns that may
-    not be in the file."""
+    not be in the file. What a manifest states of a file is asked only for files that were replaced."""
 
     nan: pl.DataFrame
     unlisted: pl.DataFrame
+    stated: Callable[[Sequence[int]], Mapping[int, set[int]]]
+    """The columns that the manifests describe, for some entries."""
 
 
 @dataclass(slots=True)
@@ -94,7 +96,11 @@ def inspect(
 ) -> Inspection:
     """Look at the Parquet files among `files` (file, path, manifest, spec, size, record_count, end)."""
     table, found, faults = source.table, Inspection(), _Faults()
-    files = all_files = files.filter((pl.col("format") == "parquet") & ~pl.col("encrypted"))
+    known = "|".join(sorted(storage.SCHEMES))
+    reachable = pl.col("path").str.contains(rf"^(?i:{known})://") | ~pl.col("path").str.contains(
+        r"^[A-Za-z][\w+.-]*://"
+    )
+    files = all_files = files.filter((pl.col("format") == "parquet") & ~pl.col("encrypted") & reachable)
     real = storage.sizes(files["path"].to_list())
     files = files.with_columns(pl.Series("real", real, dtype=pl.Int64))
     for file in files.filter(pl.col("real").is_null())["file"]:
@@ -109,7 +115,10 @@ def inspect(
         | pl.col("file").is_in(doubtful.implode())
         | (pl.col("real") != pl.col("size"))
     )
-    judge = _Judge(source, listing, suspects.nan, found, faults)
+    replaced = files.filter(pl.col("real") != pl.col("size"))
+    stated = suspects.stated(replaced["entry"].to_list())
+    by_file = {file: stated[entry] for file, entry in replaced.select("file", "entry").iter_rows()}
+    judge = _Judge(source, listing, suspects.nan, by_file, found, faults)
     while len(wanted):
         for window in wanted.iter_slices(_WINDOW):
             footers = read_footers(window["path"].to_list())
@@ -162,10 +171,17 @@ class _Judge:
     """Compares one footer with what the table says; remembers what has to be asked of the manifests later."""
 
     def __init__(
-        self, source: IcebergTable, listing: Listing, nan: pl.DataFrame, found: Inspection, faults: _Faults
+        self,
+        source: IcebergTable,
+        listing: Listing,
+        nan: pl.DataFrame,
+        stated: Mapping[int, set[int]],
+        found: Inspection,
+        faults: _Faults,
     ) -> None:
         self._source = source
         self._listing = listing
+        self._stated = stated
         self._found = found
         self._faults = faults
         self._identity = identity_sources(source.table)
@@ -199,7 +215,13 @@ class _Judge:
         if footer.record_count != row["record_count"]:
             add(Code.FILE_SIZE, "with another number of rows than the manifest says", file)
             return
+        spec = int(row["spec"])  # type: ignore[call-overload]  # a column of integers
         if footer.size != row["size"]:
+            absent = self._stated.get(file, set()) - footer.all_ids - {each.source for _, each in self._identity[spec]}
+            if footer.has_ids and absent:
+                names = ", ".join(sorted(self._names.get(FieldId(id_), str(id_)) for id_ in absent))
+                add(Code.FILE_SIZE, f"replaced, and without the column {names} that the manifest describes", file)
+                return
             self._found.remeasured[file] = Remeasured(
                 footer.size,
                 {each.id: (each.size, each.values, each.nulls) for each in footer.columns if each.id is not None},
@@ -211,8 +233,7 @@ class _Judge:
             add(Code.PHYSICAL_TYPE, line, file)
         for name in hidden_nan(footer, frozenset(self._nan.get(file, ()))):
             add(Code.NAN_OUTSIDE_BOUNDS, f"column {name} holds NaN outside the bounds of its footer", file)
-        spec = int(row["spec"])  # type: ignore[call-overload]  # a column of integers
-        for place, each in self._identity.get(spec, ()):
+        for place, each in self._identity[spec]:
             if each.source not in footer.all_ids and row["record_count"]:
                 manifest = int(row["manifest"])  # type: ignore[call-overload]  # a column of integers
                 self._absent[manifest].append((file, str(row["path"]), place, each))

@@ -48,7 +48,7 @@ def find_metadata(directory: str) -> MetadataFile:
         text = storage.read(hint, "version hint").decode("utf-8", "replace").strip()
         hinted = [name for name in names if text in (name, _stem(name)) or _is_version(name, text)]
         if len(hinted) == 1:
-            return f"{directory}/metadata/{hinted[0]}", ()
+            return _from(directory, names, hinted[0])
         if text and not hinted:
             raise Unreachable(
                 f"{hint} says {text!r}, and there is no such metadata file",
@@ -66,6 +66,20 @@ def find_metadata(directory: str) -> MetadataFile:
     return path, (Finding(Code.METADATA_GUESSED, directory, f"taken: {candidates[0]}, the highest of {len(names)}"),)
 
 
+def _from(directory: str, names: list[str], hinted: str) -> MetadataFile:
+    """The hinted file, or a later one that a writer committed without getting to write the hint (as Iceberg Java's
+    hadoop catalog reads: on from the hint while there is a next version)."""
+    by_number = {_number(name): name for name in names if name.startswith("v")}
+    number = _number(hinted)
+    while hinted.startswith("v") and number + 1 in by_number:
+        number += 1
+    if number == _number(hinted):
+        return f"{directory}/metadata/{hinted}", ()
+    newest = by_number[number]
+    said = f"the version hint names {hinted}, taken is the later {newest}"
+    return f"{directory}/metadata/{newest}", (Finding(Code.METADATA_GUESSED, directory, said),)
+
+
 def _number(name: str) -> int:
     found = _VERSION.match(name)
     return int(found.group(1) or found.group(2)) if found else -1
@@ -76,7 +90,7 @@ def _stem(name: str) -> str:
 
 
 def _is_version(name: str, text: str) -> bool:
-    return text.isdigit() and name.startswith("v") and _number(name) == int(text)
+    return text.isascii() and text.isdigit() and len(text) < 18 and name.startswith("v") and _number(name) == int(text)
 
 
 def tables_below(warehouse: str) -> list[tuple[str, ...]]:

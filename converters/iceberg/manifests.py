@@ -270,8 +270,11 @@ def entries(listing: Listing, path_map: PathMap) -> Iterator[pl.DataFrame | tupl
 
 def _stored(content: bytes) -> pl.DataFrame:
     frame = read_frame(content, _ENTRY, unnest="data_file")
-    if frame["file_path"].null_count() or frame["record_count"].null_count():
-        raise ValueError("it holds entries without a path or record count")
+    for name in ("file_path", "file_format", "record_count", "file_size_in_bytes"):
+        if frame[name].null_count():
+            raise ValueError(f"it holds entries without {name}")
+    if frame["file_path"].str.contains("\0", literal=True).any() or (frame["record_count"] < 0).any():
+        raise ValueError("it holds entries with an impossible path or record count")
     status = frame["status"]
     if len(frame) and (status.null_count() or status.min() < 0 or status.max() > DELETED):  # type: ignore[operator]  # integers
         raise ValueError("it holds entries with an unknown status")

@@ -28,6 +28,7 @@ __all__ = ["IcebergTable", "Snapshot", "load", "parse"]
 
 _VERSIONS = (1, 2, 3)
 _MICRO = 1000
+_EARLIEST, _LATEST = -62_135_596_800_000_000, 253_402_300_800_000_000  # years 1 to 9999
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,15 +59,54 @@ def load(name: TableName, path: str, path_map: PathMap, findings: tuple[Finding,
         if content[:2] == b"\x1f\x8b":
             content = gzip.decompress(content)
         stored = json.loads(content)
-    except (ValueError, OSError, EOFError, zlib.error) as error:
+        _check_values(stored)
+    except (ValueError, OSError, EOFError, RecursionError, zlib.error) as error:
         raise _damaged(path, f"not a complete JSON document: {error}") from error
     if not isinstance(stored, dict):
         raise _damaged(path, "not a JSON object")
     try:
         return parse(name, path, stored, path_map, findings)
-    except (KeyError, TypeError, ValueError, AttributeError, IndexError) as error:
+    except (KeyError, TypeError, ValueError, AttributeError, IndexError, OverflowError) as error:
         what = f"{error} is missing" if isinstance(error, KeyError) else str(error)
         raise _damaged(path, f"not valid Iceberg metadata: {what}") from error
+
+
+def _check_values(value: Any) -> None:
+    """Numbers that fit 64 bits and text that is text; anything else fails far from where it came in."""
+    match value:
+        case dict():
+            for key, each in value.items():
+                key.encode()
+                _check_values(each)
+        case list():
+            for each in value:
+                _check_values(each)
+        case str():
+            value.encode()
+        case int() if not -(2**63) <= value < 2**63:
+            raise ValueError(f"the number {value} is out of range")
+        case _:
+            pass
+
+
+def _text(stored: Mapping[str, Any], key: str) -> str:
+    value = stored[key]
+    if not isinstance(value, str) or not value:
+        raise ValueError(f"{key} is {value!r}, not a text")
+    return value
+
+
+def _time(value: Any) -> int:
+    """Milliseconds as microseconds; a time that no calendar holds is refused."""
+    time = int(value) * _MICRO
+    if not _EARLIEST <= time < _LATEST:
+        raise ValueError(f"the time {value} is out of range")
+    return time
+
+
+def _unique(ids: list[int], what: str) -> None:
+    if len(set(ids)) < len(ids):
+        raise ValueError(f"a {what} is listed twice")
 
 
 def _damaged(path: str, what: str) -> Blocked:
@@ -86,7 +126,7 @@ def parse(
 ) -> IcebergTable:
     """The table that a decoded metadata file describes."""
     version = stored["format-version"]
-    if version not in _VERSIONS:
+    if isinstance(version, bool) or version not in _VERSIONS:
         raise Blocked(
             f"metadata file {path} has format version {version!r}; known are 1, 2 and 3",
             code=Code.FORMAT_VERSION.text,
@@ -103,7 +143,8 @@ def parse(
     subject = str(name)
     if stored.get("statistics") or stored.get("partition-statistics"):
         said += (Finding(Code.STATISTICS_FILES, subject, "statistics files (Puffin sketches) stay with the source"),)
-    if "encryption.key-id" in (stored.get("properties") or {}) or stored.get("encryption-keys"):
+    hidden = any(snapshots[commit.id].get("key-id") is not None for commit in line)
+    if "encryption.key-id" in (stored.get("properties") or {}) or stored.get("encryption-keys") or hidden:
         said += (
             Finding(
                 Code.TABLE_ENCRYPTED,
@@ -125,8 +166,8 @@ def parse(
     )
     table = Table(
         name=name,
-        uuid=str(stored.get("table-uuid") or ""),
-        location=apply_map(str(stored["location"]), path_map).rstrip("/"),
+        uuid=_text(stored, "table-uuid") if stored.get("table-uuid") else "",
+        location=apply_map(_text(stored, "location"), path_map).rstrip("/"),
         metadata=path,
         format="iceberg",
         format_version=int(version),
@@ -136,7 +177,7 @@ def parse(
         spec=spec,
         sort_order=order,
         commits=line,
-        updated=int(stored.get("last-updated-ms", 0)) * _MICRO,
+        updated=_time(stored.get("last-updated-ms", 0)),
         last_column_id=FieldId(
             max(
                 int(stored.get("last-column-id", 0)),
@@ -149,7 +190,7 @@ def parse(
         next_row_id=int(stored["next-row-id"]) if stored.get("next-row-id") is not None else None,
         findings=findings + said,
     )
-    return IcebergTable(table, tuple(_snapshot(snapshots[id_], path_map) for id_ in line_ids), path_map)
+    return IcebergTable(table, tuple(_snapshot(snapshots[id_], int(version), path_map) for id_ in line_ids), path_map)
 
 
 def _ids(schema: Schema) -> list[FieldId]:
@@ -160,6 +201,7 @@ def _schemas(stored: Mapping[str, Any]) -> dict[int, Schema]:
     listed = [schema_of(each, position) for position, each in enumerate(stored.get("schemas") or ())]
     if not listed:
         listed = [schema_of(stored["schema"], int(stored.get("current-schema-id", 0)))]
+    _unique([each.id for each in listed], "schema id")
     return {each.id: each for each in listed}
 
 
@@ -170,8 +212,10 @@ def _specs(stored: Mapping[str, Any]) -> dict[int, PartitionSpec]:
     return {each.id: each for each in listed}
 
 
-def _snapshot(stored: Mapping[str, Any], path_map: PathMap) -> Snapshot:
+def _snapshot(stored: Mapping[str, Any], version: int, path_map: PathMap) -> Snapshot:
     listed = stored.get("manifest-list")
+    if not listed and (version > 1 or "manifests" not in stored):
+        raise ValueError(f"snapshot {stored['snapshot-id']} has no manifest list")
     return Snapshot(
         id=str(stored["snapshot-id"]),
         manifest_list=apply_map(str(listed), path_map) if listed else None,
@@ -185,9 +229,10 @@ def _main_line(
     subject: str, stored: Mapping[str, Any], schemas: Mapping[int, Schema], current: Schema
 ) -> tuple[tuple[Commit, ...], tuple[Finding, ...]]:
     snapshots = {str(each["snapshot-id"]): each for each in stored.get("snapshots") or ()}
-    main = (stored.get("refs") or {}).get("main", {}).get("snapshot-id", stored.get("current-snapshot-id"))
+    _unique([int(each["snapshot-id"]) for each in stored.get("snapshots") or ()], "snapshot id")
+    main = _main(stored)
     line: list[Mapping[str, Any]] = []
-    at = None if main in (None, -1) else str(main)
+    at = None if main is None else str(main)
     if at is not None and at not in snapshots:
         raise ValueError(f"the current snapshot {at} is not among its snapshots")
     seen: set[str] = set()
@@ -197,11 +242,11 @@ def _main_line(
         parent = snapshots[at].get("parent-snapshot-id")
         at = None if parent is None else str(parent)
     line.reverse()
-    log = [(str(each["snapshot-id"]), int(each["timestamp-ms"])) for each in stored.get("snapshot-log") or ()]
+    log = [(str(each["snapshot-id"]), _time(each["timestamp-ms"])) for each in stored.get("snapshot-log") or ()]
     became: dict[str, int] = {}
     for id_, time in log:
         became.setdefault(id_, time)
-    own = [became.get(str(each["snapshot-id"]), int(each["timestamp-ms"])) * _MICRO for each in line]
+    own = [became.get(str(each["snapshot-id"])) or _time(each["timestamp-ms"]) for each in line]
     times = list(own)
     for index in range(len(times) - 2, -1, -1):
         times[index] = min(times[index], times[index + 1] - 1)
@@ -224,6 +269,19 @@ def _main_line(
             )
         )
     return tuple(commits), _beside(subject, stored, snapshots, [commit.id for commit in commits], log)
+
+
+def _main(stored: Mapping[str, Any]) -> int | None:
+    """The snapshot that `main` points to; None only when nothing was ever committed to it."""
+    current = stored.get("current-snapshot-id")
+    current = None if current in (None, -1) else int(current)
+    refs = stored.get("refs") or {}
+    main = int(refs["main"]["snapshot-id"]) if "main" in refs else current
+    if current is not None and main != current:
+        raise ValueError(f"main is at snapshot {main}, the current snapshot is {current}")
+    if main is None and stored.get("snapshot-log"):
+        raise ValueError("it has a snapshot log and no current snapshot")
+    return main
 
 
 def _beside(

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta, timezone
 
-from bridge.errors import Unreachable, UsageError
+from bridge.errors import Blocked, Missing, Unreachable, UsageError
 from bridge.model.findings import Code, Finding
 from bridge.model.options import Options
 from bridge.model.table import TableName
@@ -30,7 +30,13 @@ class IcebergSourceTable:
 
     def files(self, progress: ProgressSink) -> IcebergFiles:
         """The manifests of every commit, and what the files themselves say unless that was switched off."""
-        return read_files(self._source, self._options.check_files == "all", progress)
+        try:
+            return read_files(self._source, self._options.check_files == "all", progress)
+        except Missing as error:
+            home = self.table.metadata.rsplit("/", 2)[0]
+            moved = home != self.table.location
+            hint = f"if the table was moved: --map-prefix {self.table.location}={home}" if moved else "restore the file"
+            raise Blocked(error.message, code=Code.MANIFEST_UNREADABLE.text, hint=hint) from error
 
     def rows(self, commit: str) -> IcebergRows:
         """The rows at a snapshot, or now, by PyIceberg."""
@@ -46,6 +52,8 @@ class IcebergSource:
         self._paths: dict[TableName, str] = {}
         if locate.is_metadata_file(path):
             self._paths[TableName((), path.rsplit("/", 2)[0].rsplit("/", 1)[-1])] = path
+        elif storage.is_file(path):
+            raise UsageError(f"{path} is a file", hint="give the table's directory or its .metadata.json file")
         elif locate.is_table(path):
             self._paths[TableName((), path.rsplit("/", 1)[-1])] = path
         else:

@@ -49,6 +49,7 @@ BY_NAME: dict[str, ColumnType] = {
 }
 NAMES: dict[ColumnType, str] = {type_: name for name, type_ in BY_NAME.items()}
 
+_RESERVED = 2_147_483_447
 _DECIMAL = re.compile(r"^decimal\(\s*(\d+)\s*,\s*(\d+)\s*\)$")
 _FIXED = re.compile(r"^fixed\[\s*(\d+)\s*\]$")
 _GEO = re.compile(r"^(geometry|geography)(?:\((.*)\))?$")
@@ -77,7 +78,7 @@ def type_of(stored: Any) -> ColumnType:
 def _primitive(name: str) -> ColumnType:
     if name in BY_NAME:
         return BY_NAME[name]
-    if found := _DECIMAL.match(name):
+    if (found := _DECIMAL.match(name)) and 0 < int(found.group(1)) <= 38 >= int(found.group(2)):
         return Decimal(int(found.group(1)), int(found.group(2)))
     if found := _FIXED.match(name):
         return Fixed(int(found.group(1)))
@@ -86,15 +87,25 @@ def _primitive(name: str) -> ColumnType:
     return UnknownType(name)
 
 
+def _id(stored: Any) -> FieldId:
+    """Ids above are reserved for metadata columns (specification, "Reserved Field IDs")."""
+    number = int(stored)
+    if not 0 <= number < _RESERVED:
+        raise ValueError(f"the field id {stored} is out of range")
+    return FieldId(number)
+
+
 def _level(id_: int, name: str, stored: Any, required: bool) -> Field:
-    return Field(FieldId(int(id_)), name, type_of(stored), required)
+    return Field(_id(id_), name, type_of(stored), required)
 
 
 def _field(stored: Mapping[str, Any]) -> Field:
     type_ = type_of(stored["type"])
+    if not isinstance(stored["name"], str):
+        raise ValueError(f"the column name {stored['name']!r} is not a text")
     return Field(
-        id=FieldId(int(stored["id"])),
-        name=str(stored["name"]),
+        id=_id(stored["id"]),
+        name=stored["name"],
         type=type_,
         required=bool(stored.get("required", False)),
         doc=str(stored.get("doc") or ""),

@@ -93,12 +93,14 @@ def read_footer(path: str) -> Footer:
             raise Unreachable(f"data file {path} is not Parquet: it does not end with PAR1")
         source.seek(0)
         try:
-            metadata = pq.read_metadata(source)
-            arrow = metadata.schema.to_arrow_schema()
-        except pa.ArrowNotImplementedError:
-            raise
-        except (pa.ArrowException, OSError, ValueError) as error:
-            raise Unreachable(f"data file {path} has a damaged footer: {str(error).splitlines()[0]}") from error
+            return _parsed(path, size, int.from_bytes(tail[:4], "little"), pq.read_metadata(source))
+        except (pa.ArrowException, OSError, ValueError, OverflowError) as error:
+            first = (str(error).splitlines() or [type(error).__name__])[0]
+            raise Unreachable(f"data file {path} has a damaged footer: {first}") from error
+
+
+def _parsed(path: str, size: int, footer_size: int, metadata: Any) -> Footer:
+    arrow = metadata.schema.to_arrow_schema()
     leaves = list(_leaves(list(arrow), ()))
     encrypted = False
     columns = []
@@ -125,7 +127,7 @@ def read_footer(path: str) -> Footer:
     return Footer(
         path=path,
         size=size,
-        footer_size=int.from_bytes(tail[:4], "little"),
+        footer_size=footer_size,
         record_count=metadata.num_rows,
         created_by=metadata.created_by or "",
         encrypted=encrypted,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import stat
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TypeVar
@@ -10,10 +11,23 @@ from typing import Any, TypeVar
 import pyarrow as pa
 import pyarrow.fs as pafs
 
-from bridge.errors import Unreachable
+from bridge.errors import Blocked, Missing, Unreachable
 from bridge.model.paths import normalise, scheme
 
-__all__ = ["absolute", "is_directory", "is_file", "list_directory", "open_input", "parallel", "read", "sizes"]
+__all__ = [
+    "SCHEMES",
+    "absolute",
+    "is_directory",
+    "is_file",
+    "list_directory",
+    "open_input",
+    "parallel",
+    "read",
+    "sizes",
+]
+
+SCHEMES = frozenset({"s3", "gs", "gcs", "http", "https"})
+"""Schemes, beside plain paths, that both pyarrow and DuckDB may open."""
 
 _THREADS = 16
 _LISTING_PAYS = 4
@@ -31,6 +45,10 @@ def absolute(path: str) -> str:
 
 def _filesystem(uri: str) -> tuple[Any, str]:
     kind = scheme(uri)
+    if kind and kind not in SCHEMES:
+        raise Blocked(
+            f"{uri}: {kind}:// paths cannot be opened", code="path-scheme", hint="map them: --map-prefix OLD=NEW"
+        )
     if not kind:
         if "" not in _FILESYSTEMS:
             _FILESYSTEMS[""] = pafs.LocalFileSystem()
@@ -62,9 +80,11 @@ def open_input(uri: str, what: str) -> Any:
     """A random-access pyarrow file."""
     filesystem, path = _filesystem(uri)
     try:
+        if not scheme(uri) and not stat.S_ISREG(os.stat(path).st_mode):
+            raise Unreachable(f"{what} {uri} is not a regular file")
         return filesystem.open_input_file(path)
-    except FileNotFoundError as error:
-        raise Unreachable(f"{what} {uri} is not there") from error
+    except (FileNotFoundError, NotADirectoryError) as error:
+        raise Missing(f"{what} {uri} is not there") from error
     except OSError as error:
         raise Unreachable(f"{what} {uri} cannot be read: {_first_line(error)}") from error
 
@@ -109,7 +129,9 @@ def sizes(uris: Sequence[str]) -> list[int | None]:
     local = [uri for (kind, _), members in groups.items() if not kind for uri in members]
     for uri in local:
         try:
-            found[uri] = os.stat(uri).st_size
+            facts = os.stat(uri)
+            if stat.S_ISREG(facts.st_mode):
+                found[uri] = facts.st_size
         except (FileNotFoundError, NotADirectoryError):
             continue
         except OSError as error:
