@@ -132,7 +132,7 @@ def _table_plan(
     except Blocked as error:
         code = next((each for each in Code if each.text == error.code), Code.METADATA_UNREADABLE)
         return blocked_table(name, target, Finding(code, str(name), error.message, error.hint))
-    said = list(lake.review(opened.table, options))
+    said = list(lake.review(opened.table, target, options))
     overlap = lake.overlaps(opened.table.location, files)
     said += [each for each in (overlap, clash) if each is not None]
     there = held.get(target)

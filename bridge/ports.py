@@ -161,12 +161,16 @@ class Target(Protocol):
         """The name a source table gets by default."""
         ...
 
-    def review(self, table: Table, options: Options) -> Sequence[Finding]:
-        """What the target has to say about the definition and history of a table."""
+    def review(self, table: Table, name: TableName, options: Options) -> Sequence[Finding]:
+        """What the target has to say about the definition of a table, and about the name it is to have."""
         ...
 
     def overlaps(self, location: str, files: Files) -> Finding | None:
         """The finding when the target's own data and the source's location or files lie in one another."""
+        ...
+
+    def clean(self) -> None:
+        """Remove what a killed run of ours left behind."""
         ...
 
     def commit(self, writes: Sequence[TableWrite], progress: ProgressSink) -> CommitResult:

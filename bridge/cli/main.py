@@ -173,6 +173,7 @@ def migrate(
     from bridge import app
     from bridge.cli import render
 
+    _check_report(report)
     progress = render.Progress(quiet=as_json)
     try:
         if dry_run:
@@ -183,11 +184,11 @@ def migrate(
     finally:
         progress.stop()
     data = render.report_data(result)
-    _save(report, data)
     if as_json:
         render.out_json(data)
     else:
         render.out(*render.report_text(result))
+    _save(report, data)
     sys.exit(result.exit_code)
 
 
@@ -287,22 +288,57 @@ def doctor(as_json: bool) -> None:
         render.out(*render.doctor_text(facts))
 
 
+def _check_report(path: str | None) -> None:
+    """A report that cannot be written must not come to light after the commit."""
+    import os
+
+    from bridge.errors import UsageError
+
+    directory = os.path.dirname(os.path.abspath(path)) if path else None
+    if directory is not None and not (os.path.isdir(directory) and os.access(directory, os.W_OK)):
+        raise UsageError(f"the report cannot be written to {path}", hint=f"the directory {directory} is not writable")
+
+
 def _save(path: str | None, data: dict[str, Any]) -> None:
     if path is None:
         return
+    import os
+
     from bridge.cli import report
     from bridge.errors import Unreachable
 
     try:
-        with open(path, "w", encoding="utf-8") as file:
+        with open(f"{path}.part", "w", encoding="utf-8") as file:
             file.write(report.page(data) if path.endswith(".html") else report.document(data))
+        os.replace(f"{path}.part", path)
     except OSError as error:
         raise Unreachable(f"the report cannot be written to {path}: {error.strerror}") from error
+
+
+def _listen() -> list[int]:
+    """SIGINT and SIGTERM both end as an interruption; the list holds the signals that came."""
+    import signal
+
+    came: list[int] = []
+
+    def stop(number: int, _: object) -> None:
+        came.append(number)
+        raise KeyboardInterrupt
+
+    for each in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(each, stop)
+    return came
+
+
+def _interrupted() -> NoReturn:
+    print("interrupted; nothing half-written is left, run it again", file=sys.stderr)  # noqa: T201  # the last word
+    sys.exit(130)
 
 
 def main() -> NoReturn:
     """Run a command; every error ends as one line and its exit code."""
     as_json = "--json" in sys.argv
+    stopped = _listen()
     try:
         cli.main(standalone_mode=False)
     except click.exceptions.Exit as error:
@@ -311,14 +347,15 @@ def main() -> NoReturn:
         error.show()
         sys.exit(error.exit_code)
     except (click.Abort, KeyboardInterrupt):
-        print("interrupted; nothing half-written is left, run it again", file=sys.stderr)  # noqa: T201  # the last word
-        sys.exit(130)
+        _interrupted()
     except BridgeError as error:
         from bridge.cli import render
 
         render.fail(error, as_json)
         sys.exit(error.exit_code)
     except Exception as error:  # noqa: BLE001  # the outermost layer: no traceback reaches a user
+        if stopped:
+            _interrupted()  # a library told of the signal in its own way
         import os
         import traceback
 

@@ -40,6 +40,7 @@ def execute(
     plan: Plan, target: Target, options: Options, progress: ProgressSink
 ) -> tuple[CommitResult, list[TableWrite]]:
     """Commit every table that the plan allows; nothing is written when there is none."""
+    target.clean()
     writes = writes_of(plan.writes, options.ownership)
     if not writes:
         return CommitResult(()), []

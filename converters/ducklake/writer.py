@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import os
+import shlex
 from collections.abc import Mapping, Sequence
 
 import numpy as np
-import pyarrow.compute as pc
 
-from bridge.errors import BridgeError, Conflict, Unreachable, UsageError
+from bridge.errors import Blocked, BridgeError, Conflict, Unreachable, UsageError
 from bridge.model.files import Files
 from bridge.model.findings import Code, Finding
 from bridge.model.options import Options
@@ -29,6 +29,7 @@ __all__ = ["DuckLakeTarget", "open_target"]
 
 _CREATED_BY = "ducklake-bridge"
 _CHECKED_SNAPSHOTS = 5
+_RESERVED = frozenset({"system", "temp", "information_schema", "pg_catalog"})
 
 
 class DuckLakeTarget:
@@ -46,6 +47,8 @@ class DuckLakeTarget:
                 reads.head(opened)
                 settings = reads.settings(opened)
             self.data_path = settings.get("data_path", "")
+            if not self.data_path:
+                raise Blocked(f"catalog {place.path} has no data path", code="foreign-catalog")
             self._encrypted = settings.get("encrypted", "false") == "true"
             if asked is not None and asked.rstrip("/") != absolute(self.data_path).rstrip("/"):
                 raise UsageError(
@@ -78,10 +81,15 @@ class DuckLakeTarget:
         """`a.b.t` becomes table t of schema a.b; a table without a namespace lands in main."""
         return TableName((".".join(source.namespace),) if source.namespace else (), source.name)
 
-    def review(self, table: Table, options: Options) -> Sequence[Finding]:
-        """What the lake has to say about the definition."""
+    def review(self, table: Table, name: TableName, options: Options) -> Sequence[Finding]:
+        """What the lake has to say about the definition and the name."""
         found = review_table(table, self._chosen)
-        for level in table.name.namespace:
+        schema = ".".join(name.namespace).casefold()
+        if schema in _RESERVED:
+            found.append(
+                Finding(Code.NAME_UNSUPPORTED, str(table.name), f"DuckDB keeps the schema {schema}", "use --as")
+            )
+        for level in () if options.rename else table.name.namespace:
             if "." in level:
                 found.append(
                     Finding(
@@ -98,8 +106,9 @@ class DuckLakeTarget:
     def overlaps(self, location: str, files: Files) -> Finding | None:
         """Orphan cleanup removes every unregistered Parquet file below the data path, so neither may hold the other."""
         data_path = absolute(self.data_path)
-        inside = pc.starts_with(files.table.column("path"), data_path.rstrip("/") + "/")
-        if not (is_within(location, data_path) or is_within(data_path, location) or pc.any(inside).as_py()):
+        directories = {path.rsplit("/", 1)[0] for path in files.table.column("path").to_pylist()}
+        inside = any(is_within(directory, data_path) for directory in directories)
+        if not (is_within(location, data_path) or is_within(data_path, location) or inside):
             return None
         return Finding(
             Code.DATA_PATH_OVERLAP,
@@ -112,12 +121,13 @@ class DuckLakeTarget:
         """All tables in one transaction. A new catalog is built beside its place and linked there when complete."""
         if self._existed:
             return with_retry(lambda: self._append(writes, progress))
-        self._sweep()
         building = Place(self.place.backend, f"{self.place.path}.bridge-{os.getpid()}")
         new = NewLake(self.data_path, _CREATED_BY)
         try:
             with session(building, create=True) as opened:
                 written, findings = write_tables(opened, writes, new, self._chosen, progress)
+            if os.path.exists(f"{building.path}.wal"):
+                raise Unreachable(f"{building.path} could not be written completely", hint="check the free disk space")
             _sync(building.path)
             try:
                 os.link(building.path, self.place.path)
@@ -135,7 +145,7 @@ class DuckLakeTarget:
             written, findings = write_tables(opened, writes, None, self._chosen, progress)
         return CommitResult(tuple(written), tuple(findings))
 
-    def _sweep(self) -> None:
+    def clean(self) -> None:
         """Remove what a killed run of ours left beside the catalog."""
         directory, name = os.path.split(self.place.path)
         for each in os.listdir(directory):
@@ -203,7 +213,8 @@ class DuckLakeTarget:
     def closing_words(self, result: CommitResult, writes: Sequence[TableWrite]) -> Sequence[str]:
         """How to open the lake, what is guarded, how to catch up, take over and undo."""
         shared = [write for write in writes if write.ownership == "shared"]
-        names = " ".join(f"--table {'.'.join((*write.name.namespace, write.name.name))}" for write in writes)
+        names = " ".join("--table " + shlex.quote(str(write.name)) for write in writes)
+        locator = shlex.quote(f"ducklake:{self.place.attach}")
         first = writes[0].name
         said = [
             f"open it:    ATTACH {literal('ducklake:' + self.place.attach)} AS lake;",
@@ -223,8 +234,8 @@ class DuckLakeTarget:
             said.append("adopted:    the files are the lake's now; its maintenance may delete them. Retire the source.")
         said.append("catch up:   run the same command again")
         if shared:
-            said.append(f"take over:  ducklake-bridge adopt ducklake:{self.place.attach} {names}")
-        said.append(f"undo:       ducklake-bridge release ducklake:{self.place.attach} {names}")
+            said.append(f"take over:  ducklake-bridge adopt {locator} {names}")
+        said.append(f"undo:       ducklake-bridge release {locator} {names}")
         return said
 
 

@@ -12,7 +12,17 @@ import polars as pl
 
 __all__ = ["file_metadata", "read_frame", "read_records"]
 
-_DAMAGED = (ValueError, OSError, zlib.error, EOFError, KeyError, IndexError, TypeError, fastavro.schema.UnknownType)
+_DAMAGED = (
+    ValueError,
+    OSError,
+    zlib.error,
+    EOFError,
+    KeyError,
+    IndexError,
+    TypeError,
+    fastavro.schema.UnknownType,
+    fastavro.schema.SchemaParseException,
+)
 
 
 def read_frame(content: bytes, schema: Mapping[str, Any], unnest: str | None = None) -> pl.DataFrame:

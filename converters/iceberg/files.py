@@ -172,7 +172,6 @@ def read_files(source: IcebergTable, check: bool, progress: ProgressSink) -> Ice
     _refuse_unmapped(files, table)
     files = (
         files.filter(pl.col("end").is_null() | (pl.col("end") > listing.first))
-        .sort("begin", "sequence", "manifest", "position", nulls_last=False)
         .with_row_index("file")
         .with_columns(pl.col("file").cast(pl.Int64))
     )
@@ -282,7 +281,9 @@ def _live(core: pl.DataFrame, listing: Listing, commits: int) -> tuple[pl.DataFr
         )
     )
     files = pl.concat([once, intervals.join(facts, on="path").select(once.columns)]).with_columns(last)
-    return files, spans.filter(pl.col("content") != 0).with_columns(last)
+    order = ("begin", "sequence", "manifest", "position", "path")
+    deletes = spans.filter(pl.col("content") != 0).with_columns(last)
+    return files.sort(order), deletes.sort(order)
 
 
 def _problem(code: Code, table: Table, what: str, rows: pl.DataFrame, hint: str = "") -> FileProblem:

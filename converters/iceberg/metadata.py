@@ -166,7 +166,7 @@ def parse(
     )
     table = Table(
         name=name,
-        uuid=_text(stored, "table-uuid") if stored.get("table-uuid") else "",
+        uuid="" if stored.get("table-uuid") is None else _text(stored, "table-uuid"),
         location=apply_map(_text(stored, "location"), path_map).rstrip("/"),
         metadata=path,
         format="iceberg",

@@ -39,24 +39,28 @@ _BY_TABLE = (
 
 
 def resolve(session: Session, names: Sequence[str]) -> list[reads.LakeTable]:
-    """The migrated tables that are meant; UsageError for a name that is none."""
+    """The migrated tables that are meant, each once, also those dropped in the lake since; UsageError for a name that
+    is none."""
     live = [each for each in reads.live_tables(session) if each.id >= 0]
-    found = []
+    ours = [each for each in live if reads.bookmark(session, each.id)]
+    dropped = [each for each in reads.ended_tables(session) if each.id not in {other.id for other in live}]
+    ours += [each for each in dropped if reads.bookmark(session, each.id)]
+    found: dict[int, reads.LakeTable] = {}
     for name in names:
-        schema, _, own = name.rpartition(".")
-        match = [
-            each
-            for each in live
-            if each.name.casefold() == own.casefold() and each.schema.casefold() == (schema or "main").casefold()
-        ]
-        if not match or reads.bookmark(session, match[0].id) is None:
-            ours = [f"{each.schema}.{each.name}" for each in live if reads.bookmark(session, each.id)]
+        match = next((each for each in ours if name.casefold() in _names(each)), None)
+        if match is None:
+            listed = ", ".join(dict.fromkeys(f"{each.schema}.{each.name}" for each in ours))
             raise UsageError(
                 f"{name} is no table that was migrated into {session.place.path}",
-                hint=f"migrated tables: {', '.join(ours) or 'none'}",
+                hint=f"migrated tables: {listed or 'none'}",
             )
-        found.append(match[0])
-    return found
+        found.setdefault(match.id, match)
+    return list(found.values())
+
+
+def _names(each: reads.LakeTable) -> set[str]:
+    full = f"{each.schema}.{each.name}".casefold()
+    return {full, each.name.casefold()} if each.schema == "main" else {full}
 
 
 def release(session: Session, names: Sequence[str], discard: bool) -> list[ReleasedTable]:
@@ -67,7 +71,8 @@ def release(session: Session, names: Sequence[str], discard: bool) -> list[Relea
     done = []
     for each in resolve(session, names):
         bookmark = reads.bookmark(session, each.id)
-        if bookmark is not None and bookmark.changed_by and not discard:
+        dropped = bookmark is not None and bookmark.changed_by.startswith("dropped_table")
+        if bookmark is not None and bookmark.changed_by and not dropped and not discard:
             raise Blocked(
                 f"{each.schema}.{each.name} was changed in the lake ({bookmark.changed_by}); "
                 "what was written there would be lost",

@@ -12,7 +12,7 @@ import sqlalchemy as sa
 from bridge.errors import Blocked
 from bridge.ports import Bookmark
 from converters.ducklake.catalog.session import Session
-from converters.ducklake.catalog.tables import table
+from converters.ducklake.catalog.tables import TABLES, table
 from converters.ducklake.catalog.times import micros
 from converters.ducklake.columns import ColumnRow
 from converters.ducklake.stats import TableStat
@@ -25,6 +25,7 @@ __all__ = [
     "changes",
     "columns",
     "data_path",
+    "ended_tables",
     "has_foreign_absolute",
     "head",
     "live_counts",
@@ -91,6 +92,8 @@ def version(session: Session) -> str:
         )
     found = settings(session).get("version", "")
     if found == VERSION:
+        for each in TABLES.values():
+            session.rows(sa.select(each).limit(0))  # Blocked when a table or column is missing
         return found
     if found.startswith("0."):
         raise Blocked(
@@ -166,13 +169,21 @@ def bookmark(session: Session, table_id: int) -> Bookmark | None:
     noted = {key.removeprefix("bridge."): value for key, value in rows}
     if "source" not in noted:
         return None
+    try:
+        source, snapshot = dict(json.loads(noted["source"])), int(noted.get("snapshot", 0))
+    except (ValueError, TypeError) as error:
+        raise Blocked(
+            f"catalog {session.place.path}: the bridge's own notes on table {table_id} are damaged",
+            code="foreign-catalog",
+            hint="restore the catalog",
+        ) from error
     return Bookmark(
-        source=json.loads(noted["source"]),
+        source=source,
         commit=noted.get("source_commit", ""),
         definition=noted.get("definition", ""),
         plan=noted.get("plan", ""),
         ownership=noted.get("ownership", "shared"),
-        changed_by=_changed_since(session, table_id, int(noted.get("snapshot", 0))),
+        changed_by=_changed_since(session, table_id, snapshot),
     )
 
 
@@ -261,12 +272,29 @@ def table_stats(session: Session, table_id: int) -> tuple[tuple[int, int, int] |
 
 
 def shared_tables(session: Session) -> list[int]:
-    """Ids of the tables whose files we registered and still share with their source."""
-    each = table("metadata").c
+    """Ids of the tables that share files with their source, dropped ones too as long as a file is registered."""
+    each, file = table("metadata").c, table("data_file").c
     rows = session.rows(
-        sa.select(each.scope_id).where(each.scope == "table", each.key == "bridge.ownership", each.value == "shared")
+        sa.select(each.scope_id).where(
+            each.scope == "table",
+            each.key == "bridge.ownership",
+            each.value == "shared",
+            each.scope_id.in_(sa.select(file.table_id)),
+        )
     )
     return [row[0] for row in rows]
+
+
+def ended_tables(session: Session) -> list[LakeTable]:
+    """Tables that were dropped in the lake and that it still knows, newest first."""
+    schema, each = table("schema").c, table("table").c
+    found = session.rows(
+        sa.select(each.table_id, schema.schema_id, schema.schema_name, each.table_name)
+        .join(table("schema"), schema.schema_id == each.schema_id)
+        .where(each.end_snapshot.is_not(None))
+        .order_by(each.end_snapshot.desc())
+    )
+    return [LakeTable(*row) for row in found]
 
 
 def has_foreign_absolute(session: Session) -> bool:
@@ -285,8 +313,11 @@ def noted_snapshots(session: Session) -> list[tuple[str, str, int]]:
     )
     found = []
     for id_, info in rows:
-        for noted in json.loads(info or "{}").get("tables", []):
-            found.append((str(noted["table"]), str(noted["commit"]), int(id_)))
+        try:
+            tables = json.loads(info or "{}")["tables"]
+            found += [(str(noted["table"]), str(noted["commit"]), int(id_)) for noted in tables]
+        except (ValueError, TypeError, KeyError):
+            continue  # somebody rewrote what was for people to read
     return found
 
 

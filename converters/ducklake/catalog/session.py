@@ -6,6 +6,7 @@ lose commits. So sessions are short `with` blocks, and DuckDB's own view of a la
 
 from __future__ import annotations
 
+import fcntl
 import os
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -47,7 +48,7 @@ class Place:
 
     @property
     def exists(self) -> bool:
-        return os.path.exists(self.path)
+        return os.path.lexists(self.path)
 
 
 def parse_place(rest: str) -> Place:
@@ -139,6 +140,8 @@ def _require_kind(place: Place) -> None:
     try:
         with open(place.path, "rb") as file:
             head = file.read(20)
+    except IsADirectoryError:
+        raise Blocked(f"{place.path} is a directory, not a catalog file", code="foreign-catalog") from None
     except FileNotFoundError:
         raise Unreachable(
             f"catalog {place.path} is not there", hint="check the path, or create it with migrate"
@@ -170,6 +173,10 @@ def session(place: Place, *, create: bool = False) -> Iterator[Session]:
         try:
             with connection.begin():
                 yield Session(place, connection)
+            if create and place.backend == "duckdb":
+                # what a full disk keeps out of the file must fail here, not when the file is opened next
+                connection.exec_driver_sql("CHECKPOINT")
+                connection.commit()
         finally:
             connection.close()
     except sa.exc.DBAPIError as error:
@@ -193,6 +200,18 @@ def _connect(engine: sa.Engine, place: Place) -> sa.Connection:
         raise _translated(error, place) from error
 
 
+def _is_locked(path: str) -> bool:
+    """Whether another process holds DuckDB's lock on a file; this process must not have it open."""
+    try:
+        with open(path, "rb+") as file:
+            fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    except OSError:
+        return False
+    return False
+
+
 def _first_line(error: BaseException) -> str:
     return (str(getattr(error, "orig", None) or error).splitlines() or [type(error).__name__])[0]
 
@@ -207,6 +226,13 @@ def _translated(error: Exception, place: Place) -> BridgeError:
         )
     if isinstance(cause, duckdb.TransactionException):
         return Conflict(f"catalog {place.path}: {text}", hint="run it again", retryable=True)
+    if isinstance(cause, duckdb.IOException) and not _is_locked(place.path):
+        return Unreachable(
+            f"catalog {place.path} cannot be read or written: {text}",
+            hint="check the disk and its free space; a damaged file has to be restored",
+        )
+    if isinstance(cause, duckdb.CatalogException | duckdb.BinderException):
+        return Blocked(f"catalog {place.path} is damaged or incomplete: {text}", code="foreign-catalog")
     if isinstance(cause, duckdb.IOException):
         return Conflict(
             f"catalog {place.path} is held by another process, or cannot be opened: {text}",
@@ -221,6 +247,8 @@ def _translated(error: Exception, place: Place) -> BridgeError:
             return Conflict(f"catalog {place.path} is held by another process", hint="close it, then run it again")
         if code.startswith(("SQLITE_READONLY", "SQLITE_CANTOPEN", "SQLITE_IOERR", "SQLITE_FULL")):
             return Unreachable(f"catalog {place.path} cannot be written: {text}")
+        if code == "SQLITE_ERROR" and isinstance(error, sa.exc.OperationalError):
+            return Blocked(f"catalog {place.path} is damaged or incomplete: {text}", code="foreign-catalog")
     return BridgeError(f"catalog {place.path}: {text}")
 
 
