@@ -126,6 +126,7 @@ def good(tmp_path_factory: pytest.TempPathFactory) -> Lake:
     return Lake(folder, snapshots, (t, p))
 
 
+@pytest.mark.slow
 def test_good_lake_has_no_fault(good: Lake, tmp_path: Path) -> None:
     before = {path: path.stat().st_mtime_ns for path in good.folder.rglob("*") if path.is_file()}
     assert judge(str(good.catalog), good.subjects, scratch=tmp_path, compact=True, filters=6) == []
@@ -144,6 +145,7 @@ WEIRD = {
 }
 
 
+@pytest.mark.slow
 def test_lake_of_odd_names_and_types_in_sqlite_has_no_fault(tmp_path: Path) -> None:
     columns = ", ".join('"' + n.replace('"', '""') + '" ' + t for n, t in WEIRD.items())
     value = (
@@ -291,7 +293,10 @@ BREAKS: dict[str, tuple[Sequence[str], str, dict[str, bool]]] = {
 }
 
 
-@pytest.mark.parametrize("case", BREAKS)
+@pytest.mark.parametrize(
+    "case",
+    [pytest.param(case, marks=[] if BREAKS[case][2] == {"change": False} else pytest.mark.slow) for case in BREAKS],
+)
 def test_broken_lake_is_found_out(case: str, good: Lake, tmp_path: Path) -> None:
     statements, expected, arguments = BREAKS[case]
     broken = tmp_path / "lake.ducklake"

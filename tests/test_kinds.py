@@ -27,8 +27,7 @@ BLOCKED |= {
 }
 CARRIED = [kind for kind in kinds() if kind not in BLOCKED]
 QUICK = {
-    "evo_int_long", "evo_readd", "evo_reorder", "evo_struct", "hist_rollback", "nested", "overwrite", "part_hours_tz",
-    "part_identity", "prims", "pyi_types", "stats_nan", "stats_none", "v1_part_void", "v3_default", "v3_lineage",
+    "evo_int_long", "evo_readd", "evo_struct", "hist_rollback", "part_hours_tz", "pyi_types", "stats_nan", "v3_default",
 }  # fmt: skip
 SLOW = [pytest.param(kind, marks=[] if kind in QUICK else pytest.mark.slow) for kind in CARRIED]
 
@@ -68,7 +67,7 @@ def test_the_lake_goes_on_after_changes_and_compaction(kind: str, tmp_path: Path
 @pytest.mark.parametrize(
     "kind",
     [
-        pytest.param(kind, marks=[] if kind in ("prims", "evo_struct") else pytest.mark.slow)
+        pytest.param(kind, marks=[] if kind == "evo_struct" else pytest.mark.slow)
         for kind in (
             "prims",
             "evo_struct",

@@ -32,6 +32,9 @@ for statement in statements:
 print(json.dumps(said))
 """
 
+BOTH = pytest.mark.parametrize("backend", ["", pytest.param("sqlite:", marks=pytest.mark.slow)])
+"""DuckDB files in the quick suite, SQLite files in the whole one."""
+
 MAINTENANCE = (
     "DELETE FROM lake.t WHERE id < 3",
     "UPDATE lake.t SET v = 'changed' WHERE id = 4",
@@ -79,7 +82,7 @@ def copied(kind: str, place: Path) -> Case:
 
 
 @pytest.mark.parametrize("backend", ["", "sqlite:"])
-@pytest.mark.parametrize("kind", ["v2_cow", "long_delete_cow_part"])
+@pytest.mark.parametrize("kind", ["v2_cow", pytest.param("long_delete_cow_part", marks=pytest.mark.slow)])
 def test_shared_source_survives_maintenance(kind: str, backend: str, tmp_path: Path) -> None:
     found = copied(kind, tmp_path / "source")
     lake = tmp_path / "lake.db"
@@ -93,7 +96,7 @@ def test_shared_source_survives_maintenance(kind: str, backend: str, tmp_path: P
         assert any("CHECK" in each for each in said)
 
 
-@pytest.mark.parametrize("backend", ["", "sqlite:"])
+@BOTH
 def test_the_guard_is_what_saves_the_source(backend: str, tmp_path: Path) -> None:
     """The same script without the guard deletes files: it can fail."""
     found = copied("v2_cow", tmp_path / "source")
@@ -104,6 +107,7 @@ def test_the_guard_is_what_saves_the_source(backend: str, tmp_path: Path) -> Non
     assert tree_hash(found.home) != before
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("backend", ["", "sqlite:"])
 def test_adopted_files_are_really_merged(backend: str, tmp_path: Path) -> None:
     found = copied("many_snapshots", tmp_path / "source")
@@ -126,7 +130,7 @@ def test_adopted_files_are_really_merged(backend: str, tmp_path: Path) -> None:
     assert judge(f"{backend}{lake}", [current], scratch=tmp_path / "judge", change=False) == []
 
 
-@pytest.mark.parametrize("backend", ["", "sqlite:"])
+@BOTH
 def test_release_forgets_the_table_and_touches_no_file(backend: str, tmp_path: Path) -> None:
     found = copied("evo_struct", tmp_path / "source")
     lake = tmp_path / f"lake.{'sqlite' if backend else 'ducklake'}"
@@ -147,6 +151,7 @@ def test_release_forgets_the_table_and_touches_no_file(backend: str, tmp_path: P
     assert "history-times-moved" in [each["code"] for each in again.json["after"]]
 
 
+@pytest.mark.slow
 def test_release_keeps_what_was_written_in_the_lake_unless_told(tmp_path: Path) -> None:
     found, lake = case("v2_cow"), tmp_path / "lake.ducklake"
     assert migrate_case(found, str(lake)).code == 0
@@ -157,6 +162,7 @@ def test_release_keeps_what_was_written_in_the_lake_unless_told(tmp_path: Path) 
     assert run("release", f"ducklake:{lake}", "--table", "t", "--discard-changes").code == 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("command", ["release", "adopt"])
 def test_only_migrated_tables_are_released_or_adopted(command: str, tmp_path: Path) -> None:
     lake = tmp_path / "lake.ducklake"

@@ -21,7 +21,7 @@ from converters.iceberg.locate import _VERSION
 from tests.judge import Subject, Version, judge
 from tests.support import ROOT, Case, case, commits_of, lake_rows, migrate_case, run, subject, tree_hash
 from tests.test_kinds import CARRIED
-from tests.test_ownership import use
+from tests.test_ownership import BOTH, use
 
 DIVERGING = {"hist_rollback", "hist_rollback_last", "hist_rollback_schema", "hist_set_current", "hist_replace_table"}
 UNSTABLE = {
@@ -31,7 +31,7 @@ UNSTABLE = {
     "craft_skew_delete": "the catalog's own clock moves the times",
     "hist_expired_middle": "the snapshot that the lake holds is expired",
 }
-QUICK_CUTS = {"evo_decimal", "evo_float_double", "evo_add", "spec_evo", "many_snapshots", "v3_default"}
+QUICK_CUTS = {"evo_decimal", "evo_float_double", "v3_default"}
 
 
 def metadata_files(found: Case) -> list[Path]:
@@ -101,6 +101,7 @@ def test_changes_on_both_sides_are_a_conflict(tmp_path: Path) -> None:
     assert same.code == 0 and "nothing to do" in same.out
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("backend", ["", "sqlite:"])
 def test_a_lake_with_other_tables_gets_one_more(backend: str, tmp_path: Path) -> None:
     found, lake = case("evo_struct"), tmp_path / f"lake.{'sqlite' if backend else 'ducklake'}"
@@ -180,7 +181,7 @@ class Broken(Exception):
 
 
 @pytest.mark.parametrize("existing", [False, True])
-@pytest.mark.parametrize("backend", ["", "sqlite:"])
+@BOTH
 def test_a_failure_at_any_insert_leaves_nothing(
     backend: str, existing: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -229,8 +230,8 @@ main()
 """
 
 
-@pytest.mark.parametrize("backend", ["", "sqlite:"])
-@pytest.mark.parametrize("existing", [False, True])
+@BOTH
+@pytest.mark.parametrize("existing", [False, pytest.param(True, marks=pytest.mark.slow)])
 def test_kill_9_at_any_insert_then_run_again(backend: str, existing: bool, tmp_path: Path) -> None:
     found, lake = case("evo_rename"), tmp_path / f"lake.{'sqlite' if backend else 'ducklake'}"
     if existing:
@@ -253,6 +254,7 @@ def test_kill_9_at_any_insert_then_run_again(backend: str, existing: bool, tmp_p
     assert judge(f"{backend}{lake}", [expected], scratch=tmp_path / "judge", change=False, filters=4) == []
 
 
+@pytest.mark.slow
 def test_two_runs_at_once_write_one_table(tmp_path: Path) -> None:
     found, lake = case("many_snapshots"), tmp_path / "lake.ducklake"
     with ThreadPoolExecutor(2) as pool:
@@ -297,6 +299,7 @@ def test_a_catalog_that_another_process_holds(backend: str, tmp_path: Path) -> N
     assert migrate_case(case("v1_basic"), f"{backend}{lake}").code == 0
 
 
+@pytest.mark.slow
 def test_interrupting_leaves_nothing(tmp_path: Path) -> None:
     found, lake = case("many_snapshots"), tmp_path / "lake.ducklake"
     before = tree_hash(found.home)
