@@ -73,7 +73,9 @@ _OPTIONS = (
         help="Write the report to a file too: .json, or .html to read.",
     ),
 )
-_JSON = click.option("--json", "as_json", is_flag=True, help="One JSON document on standard output.")
+_JSON = click.option(
+    "--json", "as_json", is_flag=True, envvar="DUCKLAKE_BRIDGE_JSON", help="One JSON document on standard output."
+)
 
 
 def _shared(command: Callable[..., Any]) -> Callable[..., Any]:

@@ -47,13 +47,13 @@ class DuckLake:
 
     def release(self, names: Sequence[str], discard: bool) -> Sequence[ReleasedTable]:
         """Forget tables; Blocked when they were changed in the lake and that may not be discarded."""
-        with session(self._place) as opened:
+        with session(self._place, write=True) as opened:
             reads.version(opened)
             return forget.release(opened, names, discard)
 
     def adopt(self, names: Sequence[str]) -> Sequence[TableName]:
         """The files become the lake's own; the guard goes when no shared table is left."""
-        with session(self._place) as opened:
+        with session(self._place, write=True) as opened:
             reads.version(opened)
             return forget.adopt(opened, names)
 

@@ -67,12 +67,23 @@ class Renderer:
         values = pa.concat_arrays(found.column("v").chunks)
         return values if like is None else values.cast(like)
 
-    def file_stats(self, batch: StatsBatch, ids: np.ndarray, table_id: int, duckdb_type: str) -> pa.Table:
+    def file_stats(
+        self, batch: StatsBatch, ids: np.ndarray, counts: np.ndarray | None, table_id: int, duckdb_type: str
+    ) -> pa.Table:
         """ducklake_file_column_stats rows; `ids` maps file numbers to data_file_id, negative ones are left out.
 
-        value_count is the number of values that are not NULL (as DuckDB 1.5.5 writes it).
+        value_count is the number of values that are not NULL (as DuckDB 1.5.5 writes it); a file where it is 0 is
+        pruned. So it is taken from the record counts (`counts` by file number; None for nested columns) rather than
+        from the number of values that a writer states, and left out when it cannot be right.
         """
         stated = batch.table
+        if counts is None:
+            values = pc.subtract(stated.column("values"), stated.column("nulls"))
+        else:
+            rows = pa.chunked_array([pa.array(counts[stated.column("file").to_numpy()], pa.int64())])
+            values = pc.subtract(rows, stated.column("nulls"))
+        values = pc.if_else(pc.greater_equal(values, 0), values, pa.scalar(None, pa.int64()))
+        stated = stated.append_column("filled", values)
         file_ids = pa.array(ids[stated.column("file").to_numpy()], pa.int64())
         told = pc.or_(
             pc.is_valid(stated.column("size")),
@@ -90,7 +101,7 @@ class Renderer:
                 pa.array(np.full(count, table_id), pa.int64()),
                 pa.array(np.full(count, int(batch.field)), pa.int64()),
                 stated.column("size"),
-                pc.subtract(stated.column("values"), stated.column("nulls")),
+                stated.column("filled"),
                 stated.column("nulls"),
                 self.text(lower, time),
                 self.text(upper, time),

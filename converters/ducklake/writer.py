@@ -141,7 +141,7 @@ class DuckLakeTarget:
         return CommitResult(tuple(written), tuple(findings))
 
     def _append(self, writes: Sequence[TableWrite], progress: ProgressSink) -> CommitResult:
-        with session(self.place) as opened:
+        with session(self.place, write=True) as opened:
             written, findings = write_tables(opened, writes, None, self._chosen, progress)
         return CommitResult(tuple(written), tuple(findings))
 

@@ -176,6 +176,7 @@ def _statistics(
     names: dict[int, set[str]] = {}
     rows_now: dict[int, ColumnRow] = {}
     mapped: set[int] = set()
+    top: set[int] = set()
     seen: dict[int, dict[int, ColumnRow]] = {}
     for _, number in job.schema_versions():
         if number in seen:
@@ -185,6 +186,8 @@ def _statistics(
         mapped |= _mapped(schemas[number])
         for id_, row in rows_now.items():
             names.setdefault(id_, set()).add(row.type)
+            if row.parent is None:
+                top.add(id_)
     for id_, row in job.before.items():
         names.setdefault(id_, set()).add(row.type)
     hulls = {
@@ -211,7 +214,9 @@ def _statistics(
             continue
         if id_ in hulls:
             hulls[id_].add(batch)
-        made = renderer.file_stats(batch, file_ids, job.table_id, duckdb_type(max(names[id_])))
+        made = renderer.file_stats(
+            batch, file_ids, counts if id_ in top else None, job.table_id, duckdb_type(max(names[id_]))
+        )
         waiting.append(made)
         size += made.num_rows
         done += made.num_rows

@@ -117,9 +117,10 @@ def _without_bool(column: pa.ChunkedArray) -> pa.ChunkedArray:
     return column.cast(pa.int8()) if pa.types.is_boolean(column.type) else column
 
 
-def _engine(place: Place) -> sa.Engine:
+def _engine(place: Place, write: bool) -> sa.Engine:
     if place.backend == "duckdb":
-        return sa.create_engine(sa.URL.create("duckdb", database=place.path), poolclass=NullPool)
+        url = sa.URL.create("duckdb", database=place.path)
+        return sa.create_engine(url, poolclass=NullPool, connect_args={} if write else {"read_only": True})
     engine = sa.create_engine(
         sa.URL.create("sqlite", database=place.path), poolclass=NullPool, connect_args={"timeout": 5.0}
     )
@@ -130,7 +131,7 @@ def _engine(place: Place) -> sa.Engine:
 
     @sa.event.listens_for(engine, "begin")
     def _begin(connection: sa.Connection) -> None:
-        connection.exec_driver_sql("BEGIN IMMEDIATE")
+        connection.exec_driver_sql("BEGIN IMMEDIATE" if write else "BEGIN")
 
     return engine
 
@@ -158,8 +159,8 @@ def _require_kind(place: Place) -> None:
 
 
 @contextmanager
-def session(place: Place, *, create: bool = False) -> Iterator[Session]:
-    """A session whose transaction is committed at the end and rolled back on an error.
+def session(place: Place, *, create: bool = False, write: bool = False) -> Iterator[Session]:
+    """A session whose transaction is committed at the end and rolled back on an error; it may only read unless told.
 
     Conflict when another process holds the catalog, Unreachable when it is not there, Blocked when it is no catalog.
     """
@@ -167,7 +168,7 @@ def session(place: Place, *, create: bool = False) -> Iterator[Session]:
         _require_kind(place)
     elif place.exists:
         raise Conflict(f"{place.path} exists already")
-    engine = _engine(place)
+    engine = _engine(place, write or create)
     try:
         connection = with_retry(lambda: _connect(engine, place))
         try:
