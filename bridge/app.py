@@ -6,7 +6,7 @@ import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from bridge.errors import Blocked, BridgeError, UsageError
+from bridge.errors import Blocked, BridgeError, Conflict, UsageError
 from bridge.execution.executor import execute, writes_of
 from bridge.locators import Locator, parse_locator
 from bridge.model.findings import Code, Finding
@@ -24,6 +24,7 @@ from bridge.ports import (
     Silent,
     Source,
     Target,
+    TargetTable,
 )
 from bridge.registry import open_lake, open_source, open_target
 from bridge.verification.rows import check_rows
@@ -88,8 +89,12 @@ def _plan(source: str, target: str, options: Options, progress: ProgressSink) ->
     names = targets(chosen, options, lake.rename)
     clashes = _clashes(names)
     held = lake.lookup(list(names.values()))
+    newest = lake.newest()
     tables = tuple(
-        _table_plan(opened, lake, name, names[name], held, options, progress, clashes.get(name)) for name in chosen
+        _table_plan(
+            opened, lake, name, names[name], held, options, progress, clashes.get(name), newest, len(chosen) > 1
+        )
+        for name in chosen
     )
     digest = hashlib.sha256("\n".join((str(from_), *(each.id or str(each.source) for each in tables))).encode())
     return Plan(str(from_), str(to), tables, digest.hexdigest()[:16]), lake
@@ -120,11 +125,14 @@ def _table_plan(
     lake: Target,
     name: TableName,
     target: TableName,
-    held: Mapping[TableName, object],
+    held: Mapping[TableName, TargetTable],
     options: Options,
     progress: ProgressSink,
     clash: Finding | None = None,
+    newest: int | None = None,
+    several: bool = False,
 ) -> TablePlan:
+    """The plan of one table. What is wrong with one of several never stops the others."""
     try:
         progress.step(f"{name}: reading metadata")
         opened = source.open(name)
@@ -136,14 +144,19 @@ def _table_plan(
     overlap = lake.overlaps(opened.table.location, files)
     said += [each for each in (overlap, clash) if each is not None]
     there = held.get(target)
-    return decide(opened.table, files, target, there, said, options)  # type: ignore[arg-type]  # a TargetTable
+    try:
+        return decide(opened.table, files, target, there, said, options, newest)
+    except Conflict as error:
+        if not several:
+            raise
+        return blocked_table(name, target, Finding(Code.TARGET_CONFLICT, str(name), error.message, error.hint))
 
 
 def migrate(source: str, target: str, options: Options | None = None, progress: ProgressSink | None = None) -> Report:
     """Plan, write what the plan allows, and verify it. A failed verification leaves the commit and says so."""
     options, progress = options or Options(), progress or Silent()
     made, lake = _plan(source, target, options, progress)
-    result, writes = execute(made, lake, options, progress)
+    result, writes = execute(made, lake, progress)
     if not writes:
         return Report(made, result)
     checks: list[Check] = []
@@ -175,8 +188,14 @@ def verify(
     checks: list[Check] = []
     for name, to in names.items():
         there = held.get(to)
+        if (there is None or there.bookmark is None) and len(names) > 1:
+            checks.append(Check(f"{to}: not in the lake, not compared"))
+            continue
         if there is None or there.bookmark is None:
-            raise UsageError(f"{to} in {target} was not migrated by this tool", hint="migrate it first")
+            raise UsageError(
+                f"{to} in {target} was not migrated by this tool",
+                hint="migrate it first, and name it as you did then: --as",
+            )
         table = opened.open(name)
         ids = [commit.id for commit in table.table.commits]
         if there.bookmark.commit != (ids[-1] if ids else ""):
@@ -187,10 +206,12 @@ def verify(
                 )
             )
             continue
+        if there.bookmark.changed_by:
+            checks.append(Check(f"{to}: unchanged in the lake", f"changed there since: {there.bookmark.changed_by}"))
         plan_ = _table_plan(opened, lake, name, to, {}, options, progress)
         if plan_.action is Action.BLOCKED:
             raise Blocked(str(plan_.blockers[0]), code=plan_.blockers[0].code.text)
-        writes = writes_of((replace(plan_, target=to),), options.ownership)
+        writes = writes_of((replace(plan_, target=to),))
         checks += lake.verify(CommitResult(()), writes, options.check_files == "all")
         if rows:
             checks += check_rows(table, lake, to, plan_.first, progress)

@@ -157,6 +157,14 @@ class Target(Protocol):
         """The tables among `names` that exist, whatever their case."""
         ...
 
+    def newest(self) -> int | None:
+        """The time of its newest commit in microseconds from 1970, None when it does not exist yet."""
+        ...
+
+    def holds(self, name: TableName) -> frozenset[str]:
+        """The source commits of a table that it can still answer for."""
+        ...
+
     def rename(self, source: TableName) -> TableName:
         """The name a source table gets by default."""
         ...

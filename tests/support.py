@@ -10,7 +10,7 @@ import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from datetime import datetime, timedelta, timezone
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -155,7 +155,7 @@ def _schema_ids(found: Case) -> dict[int, int | None]:
     return {each["snapshot-id"]: each.get("schema-id") for each in stored.get("snapshots") or ()}
 
 
-_EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 def subject(found: Case, lake: Path, name: str = "t") -> Subject:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import struct
-from datetime import date, datetime, timezone
+from datetime import UTC, date, datetime
 from decimal import Decimal as Number
 from itertools import pairwise
 from pathlib import Path
@@ -222,7 +222,7 @@ def test_times_of_every_backend_are_read() -> None:
         "2024-01-31 10:34:56.5",
     ):
         assert micros(stored) == expected
-    assert micros(datetime(2024, 1, 31, 10, 34, 56, 500000, timezone.utc)) == expected
+    assert micros(datetime(2024, 1, 31, 10, 34, 56, 500000, UTC)) == expected
 
 
 def test_changes_are_parsed_with_quoted_names() -> None:

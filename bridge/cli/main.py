@@ -8,7 +8,7 @@ from typing import Any, NoReturn
 
 import click
 
-from bridge.errors import BridgeError
+from bridge.errors import BridgeError, UsageError
 
 __all__ = ["cli", "main"]
 
@@ -17,75 +17,82 @@ _SETTINGS = {
     "auto_envvar_prefix": "DUCKLAKE_BRIDGE",
     "max_content_width": 110,
 }
+_COMMANDS = ("PLAN", "MIGRATE", "VERIFY", "INSPECT", "RELEASE", "ADOPT", "DOCTOR")
+
+
+def _option(name: str, *more: Any, **given: Any) -> Callable[..., Any]:
+    """An option that is an environment variable too: for all commands, or with the command's name for one."""
+    word = name.split("/")[0].lstrip("-").replace("-", "_").upper()
+    names = [f"DUCKLAKE_BRIDGE_{word}", *(f"DUCKLAKE_BRIDGE_{command}_{word}" for command in _COMMANDS)]
+    made: Callable[..., Any] = click.option(name, *more, envvar=names, **given)
+    return made
+
+
 _OPTIONS = (
-    click.option(
+    _option(
         "--table",
         "tables",
         multiple=True,
         metavar="PATTERN",
         help="Only tables that match; * stays in a level, ** does not.",
     ),
-    click.option("--exclude", multiple=True, metavar="PATTERN", help="Not these tables."),
-    click.option(
+    _option("--exclude", multiple=True, metavar="PATTERN", help="Not these tables."),
+    _option(
         "--as",
         "rename",
         metavar="SCHEMA.TABLE",
         help="Name in the target; {namespace} and {table} are replaced.",
     ),
-    click.option("--data-path", metavar="URI", help="Where a new lake writes its own files."),
-    click.option(
+    _option("--data-path", metavar="URI", help="Where a new lake writes its own files."),
+    _option(
         "--history",
         type=click.Choice(["full", "current"]),
         default="full",
         show_default=True,
         help="All snapshots, or the newest alone.",
     ),
-    click.option("--at", metavar="SNAPSHOT|TIME", help="The source as of a snapshot id or a time."),
-    click.option(
+    _option("--at", metavar="SNAPSHOT|TIME", help="The source as of a snapshot id or a time."),
+    _option(
         "--check-files",
         type=click.Choice(["all", "none"]),
         default="all",
         show_default=True,
         help="Look at the files themselves.",
     ),
-    click.option("--map-prefix", multiple=True, metavar="OLD=NEW", help="Paths stored as OLD... are at NEW... now."),
-    click.option("--type-map", multiple=True, metavar="FROM=TO", help="What a type without a counterpart becomes."),
-    click.option(
+    _option("--map-prefix", multiple=True, metavar="OLD=NEW", help="Paths stored as OLD... are at NEW... now."),
+    _option("--type-map", multiple=True, metavar="FROM=TO", help="What a type without a counterpart becomes."),
+    _option(
         "--ownership",
         type=click.Choice(["shared", "adopt"]),
-        default="shared",
-        show_default=True,
-        help="Guard the source's files, or hand them over.",
+        help="Guard the source's files (default for a new table), or hand them over; a known table keeps its own.",
     ),
-    click.option(
+    _option(
         "--rewrite",
         type=click.Choice(["never", "when-needed"]),
         default="when-needed",
         show_default=True,
         help="Rewriting is not built yet: what needs it is blocked.",
     ),
-    click.option("--accept", multiple=True, metavar="CODE", help="With --strict: a loss that is all right."),
-    click.option("--strict", is_flag=True, help="A loss blocks its table."),
-    click.option(
+    _option("--accept", multiple=True, metavar="CODE", help="With --strict: a loss that is all right."),
+    _option("--strict", is_flag=True, help="A loss blocks its table."),
+    _option(
         "--report",
         type=click.Path(dir_okay=False),
         metavar="FILE",
         help="Write the report to a file too: .json, or .html to read.",
     ),
 )
-_JSON = click.option(
-    "--json", "as_json", is_flag=True, envvar="DUCKLAKE_BRIDGE_JSON", help="One JSON document on standard output."
-)
+_JSON = _option("--json", "as_json", is_flag=True, help="One JSON document on standard output.")
 
 
 def _shared(command: Callable[..., Any]) -> Callable[..., Any]:
     for option in reversed(_OPTIONS):
         command = option(command)
-    return _JSON(command)
+    shared: Callable[..., Any] = _JSON(command)
+    return shared
 
 
 def _options(verify: str = "metadata", **given: Any) -> Any:
-    from bridge.errors import UsageError
     from bridge.model.options import Options
     from bridge.model.paths import PathMap, parse_prefix
 
@@ -156,14 +163,14 @@ def plan(source: str, target: str, as_json: bool, report: str | None, **given: A
 @click.argument("source")
 @click.argument("target")
 @_shared
-@click.option(
+@_option(
     "--verify",
     type=click.Choice(["metadata", "rows", "none"]),
     default="metadata",
     show_default=True,
     help="What to check afterwards.",
 )
-@click.option("--dry-run", is_flag=True, help="The same as plan.")
+@_option("--dry-run", is_flag=True, help="The same as plan.")
 def migrate(
     source: str, target: str, as_json: bool, report: str | None, verify: str, dry_run: bool, **given: Any
 ) -> None:
@@ -198,7 +205,7 @@ def migrate(
 @click.argument("source")
 @click.argument("target")
 @_shared
-@click.option(
+@_option(
     "--rows/--no-rows",
     default=True,
     show_default=True,
@@ -225,7 +232,7 @@ def verify(source: str, target: str, as_json: bool, report: str | None, rows: bo
 
 @cli.command()
 @click.argument("locator")
-@click.option("--map-prefix", multiple=True, metavar="OLD=NEW", help="Paths stored as OLD... are at NEW... now.")
+@_option("--map-prefix", multiple=True, metavar="OLD=NEW", help="Paths stored as OLD... are at NEW... now.")
 @_JSON
 def inspect(locator: str, map_prefix: tuple[str, ...], as_json: bool) -> None:
     """Show what a source or a lake holds."""
@@ -243,8 +250,8 @@ def inspect(locator: str, map_prefix: tuple[str, ...], as_json: bool) -> None:
 
 @cli.command()
 @click.argument("lake")
-@click.option("--table", "tables", multiple=True, required=True, metavar="NAME", help="A migrated table, SCHEMA.TABLE.")
-@click.option("--discard-changes", is_flag=True, help="Also when the table was changed in the lake.")
+@_option("--table", "tables", multiple=True, required=True, metavar="NAME", help="A migrated table, SCHEMA.TABLE.")
+@_option("--discard-changes", is_flag=True, help="Also when the table was changed in the lake.")
 @_JSON
 def release(lake: str, tables: tuple[str, ...], discard_changes: bool, as_json: bool) -> None:
     """Forget migrated tables without touching a file: how a trial is undone."""
@@ -262,7 +269,7 @@ def release(lake: str, tables: tuple[str, ...], discard_changes: bool, as_json: 
 
 @cli.command()
 @click.argument("lake")
-@click.option("--table", "tables", multiple=True, required=True, metavar="NAME", help="A migrated table, SCHEMA.TABLE.")
+@_option("--table", "tables", multiple=True, required=True, metavar="NAME", help="A migrated table, SCHEMA.TABLE.")
 @_JSON
 def adopt(lake: str, tables: tuple[str, ...], as_json: bool) -> None:
     """Hand the files of migrated tables to the lake: its maintenance may delete them from now on."""
@@ -293,8 +300,6 @@ def doctor(as_json: bool) -> None:
 def _check_report(path: str | None) -> None:
     """A report that cannot be written must not come to light after the commit."""
     import os
-
-    from bridge.errors import UsageError
 
     directory = os.path.dirname(os.path.abspath(path)) if path else None
     if directory is not None and not (os.path.isdir(directory) and os.access(directory, os.W_OK)):
@@ -346,7 +351,12 @@ def main() -> NoReturn:
     except click.exceptions.Exit as error:
         sys.exit(error.exit_code)
     except click.ClickException as error:
-        error.show()
+        if as_json:
+            from bridge.cli import render
+
+            render.fail(UsageError(error.format_message()), as_json)
+        else:
+            error.show()
         sys.exit(error.exit_code)
     except (click.Abort, KeyboardInterrupt):
         _interrupted()

@@ -13,6 +13,19 @@ from bridge.errors import BridgeError
 from bridge.model.findings import Finding, Severity
 from bridge.model.layout import Simple
 from bridge.model.table import Table
+from bridge.model.types import (
+    ColumnType,
+    Decimal,
+    Fixed,
+    Geo,
+    Leaf,
+    ListOf,
+    MapOf,
+    Struct,
+    Time,
+    Timestamp,
+    UnknownType,
+)
 from bridge.planning.plan import Action, Plan, TablePlan
 from bridge.ports import Check, ReleasedTable
 
@@ -114,8 +127,21 @@ def plan_text(plan: Plan) -> list[str]:
                 f"  register in place: {each.files} data files ({size_text(each.bytes)}) in {each.snapshots} snapshots"
             )
             lines.append("  rewrite: nothing")
+        if each.action is Action.BLOCKED and not each.blockers:
+            lines.append("  blocked by --strict: the losses below; accept one with --accept CODE")
         lines += _finding_lines(each.findings)
+    if len(plan.tables) > 1:
+        counts = [(action, sum(each.action is action for each in plan.tables)) for action in Action]
+        lines.append("in all: " + ", ".join(f"{count} {_COUNTED[action]}" for action, count in counts if count))
     return lines
+
+
+_COUNTED = {
+    Action.CREATE: "to create",
+    Action.APPEND: "to catch up",
+    Action.NOTHING: "with nothing to do",
+    Action.BLOCKED: "BLOCKED",
+}
 
 
 def _finding_lines(findings: Sequence[Finding]) -> list[str]:
@@ -173,6 +199,33 @@ def check_lines(checks: Sequence[Check]) -> list[str]:
     return lines
 
 
+def type_text(type_: ColumnType) -> str:
+    """A type for people: struct<a: int32, b: list<string>>."""
+    match type_:
+        case Struct(fields):
+            return "struct<" + ", ".join(f"{each.name}: {type_text(each.type)}" for each in fields) + ">"
+        case ListOf(element):
+            return f"list<{type_text(element.type)}>"
+        case MapOf(key, value):
+            return f"map<{type_text(key.type)}, {type_text(value.type)}>"
+        case Decimal(precision, scale):
+            return f"decimal({precision},{scale})"
+        case Fixed(length):
+            return f"fixed({length})"
+        case Time(unit):
+            return f"time({unit.value})"
+        case Timestamp(unit, utc):
+            return f"timestamp{'tz' if utc else ''}({unit.value})"
+        case Leaf():
+            return type_.value
+        case Geo(kind, crs):
+            return f"{kind}({crs})"
+        case UnknownType(text):
+            return text
+        case _:
+            raise AssertionError(type_)
+
+
 def table_data(table: Table) -> dict[str, Any]:
     """A source table for JSON."""
     return {
@@ -185,7 +238,7 @@ def table_data(table: Table) -> dict[str, Any]:
             {
                 "id": int(each.id),
                 "name": each.name,
-                "type": str(getattr(each.type, "value", each.type)),
+                "type": type_text(each.type),
                 "required": each.required,
             }
             for each in table.schema.fields
@@ -304,7 +357,7 @@ class Progress:
                 self._status.update(f"{what}{count}")
                 self._last = (what, now)
             return
-        if self._last[0] != what or now - self._last[1] > 10:
+        if self._last[0] != what or now - self._last[1] > 10 or (total and done == total):
             print(f"{what}{count}", file=sys.stderr)
             self._last = (what, now)
 

@@ -7,14 +7,13 @@ anybody could read, after it running again finds the bookmark and has nothing to
 
 from __future__ import annotations
 
-from bridge.model.options import Options
 from bridge.planning.plan import Plan, TablePlan
 from bridge.ports import CommitResult, ProgressSink, TableWrite, Target
 
 __all__ = ["execute", "writes_of"]
 
 
-def writes_of(tables: tuple[TablePlan, ...], ownership: str) -> list[TableWrite]:
+def writes_of(tables: tuple[TablePlan, ...]) -> list[TableWrite]:
     """What the target needs, from what was planned."""
     writes = []
     for each in tables:
@@ -30,18 +29,16 @@ def writes_of(tables: tuple[TablePlan, ...], ownership: str) -> list[TableWrite]
                 base=each.base,
                 definition=each.definition,
                 plan=each.id,
-                ownership=ownership,
+                ownership=each.ownership,
             )
         )
     return writes
 
 
-def execute(
-    plan: Plan, target: Target, options: Options, progress: ProgressSink
-) -> tuple[CommitResult, list[TableWrite]]:
+def execute(plan: Plan, target: Target, progress: ProgressSink) -> tuple[CommitResult, list[TableWrite]]:
     """Commit every table that the plan allows; nothing is written when there is none."""
     target.clean()
-    writes = writes_of(plan.writes, options.ownership)
+    writes = writes_of(plan.writes)
     if not writes:
         return CommitResult(()), []
     progress.step("committing")

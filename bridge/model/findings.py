@@ -131,6 +131,7 @@ class Code(Enum):
         True,
     )
     PATH_SCHEME = ("path-scheme", _BLOCKED, "DuckDB cannot open paths of this scheme")
+    TARGET_CONFLICT = ("target-conflict", _BLOCKED, "the table changed in the target, or its source went another way")
     TARGET_EXISTS = ("target-exists", _BLOCKED, "the target name is taken")
     TARGET_ENCRYPTED = ("target-encrypted", _BLOCKED, "an encrypted lake takes no plain files")
     DATA_PATH_OVERLAP = (

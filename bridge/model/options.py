@@ -23,7 +23,8 @@ class Options:
     check_files: Literal["all", "none"] = "all"
     path_map: PathMap = field(default_factory=PathMap)
     type_map: tuple[tuple[str, str], ...] = ()
-    ownership: Literal["shared", "adopt"] = "shared"
+    ownership: Literal["shared", "adopt"] | None = None
+    """None: shared for a new table, as it is for one that the target holds."""
     verify: Literal["metadata", "rows", "none"] = "metadata"
     accept: frozenset[str] = frozenset()
     strict: bool = False

@@ -41,6 +41,7 @@ class TablePlan:
     definition: str = ""
     id: str = ""
     identity: Mapping[str, str] | None = None
+    ownership: str = "shared"
 
     @property
     def blockers(self) -> tuple[Finding, ...]:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import pyarrow.compute as pc
 
-from bridge.errors import Conflict
+from bridge.errors import Conflict, UsageError
 from bridge.model.files import FileProblem, Files
 from bridge.model.findings import Code, Finding, Severity
 from bridge.model.options import Options
@@ -40,12 +40,14 @@ def decide(
     held: TargetTable | None,
     said: Sequence[Finding],
     options: Options,
+    newest: int | None = None,
 ) -> TablePlan:
-    """The plan for one table. Conflict when both sides changed since the last run."""
+    """The plan for one table; `newest` is the time of the target's newest commit. Conflict when both sides changed
+    since the last run."""
     definition = definition_of(table)
     identity = {"format": table.format, "uuid": table.uuid, "location": table.location}
     plan_id = _digest(repr((identity, [commit.id for commit in table.commits], definition, options.type_map)))
-    base = None if held is None else _base(table, held, definition)
+    base = None if held is None else _base(table, held, definition, options)
     findings = [*table.findings, *files.findings, *said]
     if isinstance(base, Finding):
         return TablePlan(table.name, target, Action.BLOCKED, (base,), table, files, identity=identity)
@@ -55,6 +57,20 @@ def decide(
         )
     first, trimmed = _first(table, [each for each in files.problems if not _accepted(each.finding, options)], base)
     findings += trimmed
+    if options.history == "current" and base is None and first < len(table.commits) - 1:
+        dropped = len(table.commits) - 1 - first
+        first = len(table.commits) - 1
+        findings.append(
+            Finding(Code.HISTORY_CURRENT, str(table.name), f"{dropped} older snapshots are left behind, as asked")
+        )
+    carried = table.commits[first if base is None else base + 1 :]
+    if newest is not None and (carried[0].time if carried else table.updated) <= newest:
+        said_ = (
+            f"{max(len(carried), 1)} snapshots are later than at the source, since the lake already holds newer ones"
+        )
+        findings.append(
+            Finding(Code.HISTORY_TIMES_MOVED, str(table.name), said_, "their own times are in commit_extra_info")
+        )
     begun = pc.greater(files.table.column("begin"), -1 if base is None else base)
     kept = files.table.filter(
         pc.and_(
@@ -81,6 +97,7 @@ def decide(
         definition=definition,
         id=plan_id,
         identity=identity,
+        ownership=options.ownership or (held.bookmark.ownership if held and held.bookmark else "shared"),
     )
 
 
@@ -94,7 +111,7 @@ def _forbids(finding: Finding, options: Options) -> bool:
     return finding.severity is Severity.BLOCKED or (options.strict and finding.severity is Severity.LOSS)
 
 
-def _base(table: Table, held: TargetTable, definition: str) -> int | Finding:
+def _base(table: Table, held: TargetTable, definition: str, options: Options) -> int | Finding:
     """The commit index the target holds (-1: the table before its first commit); the number of commits when there is
     nothing to do; a finding when the name is somebody else's."""
     name, bookmark = held.name, held.bookmark
@@ -114,6 +131,10 @@ def _base(table: Table, held: TargetTable, definition: str) -> int | Finding:
             f"{name} was migrated from {bookmark.source.get('location')}",
             "choose another name with --as",
         )
+    if bookmark.changed_by.startswith("dropped_table"):
+        raise Conflict(
+            f"{name} was dropped in the lake ({bookmark.changed_by})", hint="release it first to migrate it again"
+        )
     ids = [commit.id for commit in table.commits]
     newest = ids[-1] if ids else ""
     if bookmark.commit == newest and bookmark.definition == definition:
@@ -125,6 +146,8 @@ def _base(table: Table, held: TargetTable, definition: str) -> int | Finding:
         )
     if bookmark.commit == "":
         return -1
+    if bookmark.commit not in ids and options.at is not None:
+        raise UsageError(f"{name} holds a later state than --at {options.at}", hint="leave --at out to catch up")
     if bookmark.commit not in ids:
         raise Conflict(
             f"{table.name}: commit {bookmark.commit}, which the lake holds, is no longer in the source's main history",

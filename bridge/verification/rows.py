@@ -17,7 +17,8 @@ def check_rows(
     source: SourceTable, target: Target, name: TableName, first: int, progress: ProgressSink
 ) -> Iterator[Check]:
     """The current rows, then those at the oldest, the newest and a few commits between of what the target holds."""
-    commits = source.table.commits[first:]
+    held = target.holds(name)
+    commits = [commit for commit in source.table.commits[first:] if commit.id in held]
     step = max(1, (len(commits) - 1) // (_CHECKED - 1)) if commits else 1
     for commit in ["", *dict.fromkeys(each.id for each in (*commits[::step], *commits[-1:]))]:
         progress.step(f"{name}: comparing rows {'at ' + commit if commit else 'now'}")

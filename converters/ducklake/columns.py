@@ -12,11 +12,12 @@ from typing import Generic, TypeVar
 
 from bridge.model.schema import Placed, Schema, walk
 from bridge.model.types import Default, FieldId, NestedDefault
-from converters.ducklake.types import type_name
+from converters.ducklake.identifiers import identifier
+from converters.ducklake.types import duckdb_type, type_name
 
 Value = TypeVar("Value")
 
-__all__ = ["ColumnRow", "Span", "column_rows", "default_text", "spans"]
+__all__ = ["ColumnRow", "Span", "column_rows", "default_text", "spans", "sql_type"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,6 +90,23 @@ def _orders(placed: Sequence[Placed]) -> dict[FieldId, int]:
         in_order = ids == sorted(ids)
         orders.update({id_: int(id_) if in_order else rank for rank, id_ in enumerate(ids, 1)})
     return orders
+
+
+def sql_type(rows: Mapping[int, ColumnRow], key: int) -> str:
+    """A column's whole type in DuckDB's SQL, nested levels included."""
+    row = rows[key]
+    below = sorted((each.order, id_) for id_, each in rows.items() if each.parent == key)
+    match row.type:
+        case "struct":
+            return (
+                "STRUCT(" + ", ".join(f"{identifier(rows[id_].name)} {sql_type(rows, id_)}" for _, id_ in below) + ")"
+            )
+        case "list":
+            return f"{sql_type(rows, below[0][1])}[]"
+        case "map":
+            return f"MAP({sql_type(rows, below[0][1])}, {sql_type(rows, below[1][1])})"
+        case name:
+            return duckdb_type(name)
 
 
 def spans(

@@ -19,7 +19,7 @@ from bridge.model.types import (
     UnknownType,
 )
 
-__all__ = ["TYPE_CHOICES", "duckdb_type", "is_renamed", "type_name"]
+__all__ = ["TYPE_CHOICES", "duckdb_type", "is_renamed", "sqlite_type", "type_name"]
 
 BY_TYPE: dict[ColumnType, str] = {
     Leaf.BOOLEAN: "boolean",
@@ -110,6 +110,14 @@ def is_renamed(type_: ColumnType) -> str:
             return "timestamptz_ns"
         case _:
             return ""
+
+
+_SQLITE_INTEGERS = frozenset({"boolean", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32"})
+
+
+def sqlite_type(name: str) -> str:
+    """The type of an inlined column in an SQLite catalog, as DuckDB 1.5.5 creates it."""
+    return "BIGINT" if name in _SQLITE_INTEGERS else "BLOB" if name == "blob" else "VARCHAR"
 
 
 def duckdb_type(name: str) -> str:

@@ -19,6 +19,7 @@ from converters.ducklake.catalog import reads
 from converters.ducklake.catalog.commit import NewLake, write_tables
 from converters.ducklake.catalog.session import Place, parse_place, session, with_retry
 from converters.ducklake.columns import column_rows
+from converters.ducklake.extensions import packaged
 from converters.ducklake.identifiers import literal, qualified
 from converters.ducklake.review import review_table
 from converters.ducklake.scanner import ask, compare_rows
@@ -67,7 +68,10 @@ class DuckLakeTarget:
             return {}
         found: dict[TableName, TargetTable] = {}
         with session(self.place) as opened:
-            held = {(each.schema.casefold(), each.name.casefold()): each for each in reads.live_tables(opened)}
+            # a table that was dropped in the lake is still ours until it is released
+            every = [*(each for each in reads.ended_tables(opened) if reads.bookmark(opened, each.id))][::-1]
+            every += reads.live_tables(opened)
+            held = {(each.schema.casefold(), each.name.casefold()): each for each in every}
             for name in names:
                 match = held.get(((".".join(name.namespace) or "main").casefold(), name.name.casefold()))
                 if match is None:
@@ -76,6 +80,19 @@ class DuckLakeTarget:
                 held_as = TableName(() if match.schema == "main" else (match.schema,), match.name)
                 found[name] = TargetTable(held_as, bookmark)
         return found
+
+    def newest(self) -> int | None:
+        """The time of the lake's newest snapshot."""
+        if not self._existed:
+            return None
+        with session(self.place) as opened:
+            return reads.head(opened).time
+
+    def holds(self, name: TableName) -> frozenset[str]:
+        """The source commits that a snapshot of the lake stands for."""
+        with session(self.place) as opened:
+            noted = reads.noted_snapshots(opened)
+        return frozenset(commit for table, commit, _ in noted if table.casefold() == str(name).casefold())
 
     def rename(self, source: TableName) -> TableName:
         """`a.b.t` becomes table t of schema a.b; a table without a namespace lands in main."""
@@ -217,7 +234,7 @@ class DuckLakeTarget:
         locator = shlex.quote(f"ducklake:{self.place.attach}")
         first = writes[0].name
         said = [
-            f"open it:    ATTACH {literal('ducklake:' + self.place.attach)} AS lake;",
+            f"open it:    {_load_lines(self.place.backend)}ATTACH {literal('ducklake:' + self.place.attach)} AS lake;",
             f"try it:     SELECT * FROM {qualified('lake', *(first.namespace or ('main',)), first.name)} LIMIT 10;",
         ]
         if shared and self.place.backend == "sqlite":
@@ -239,8 +256,14 @@ class DuckLakeTarget:
         return said
 
 
-def _short(rows: object) -> str:
-    text = str(rows)
+def _load_lines(backend: str) -> str:
+    """LOAD statements for extensions that lie in a package, where DuckDB does not look by itself."""
+    paths = [packaged(name) for name in ("ducklake", *(["sqlite_scanner"] if backend == "sqlite" else []))]
+    return "".join(f"LOAD {literal(str(path))}; " for path in paths if path is not None)
+
+
+def _short(rows: Sequence[Sequence[str | None]]) -> str:
+    text = "; ".join(", ".join(map(str, row)) for row in rows)
     return text if len(text) < 200 else text[:200] + " ..."
 
 

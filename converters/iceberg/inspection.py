@@ -163,6 +163,7 @@ def _problem(code: Code, table: Table, what: str, files: pl.DataFrame, numbers: 
 
 _HINTS = {
     Code.FILE_MISSING: "restore the files; a moved table needs --map-prefix OLD=NEW",
+    Code.NAN_OUTSIDE_BOUNDS: "PyIceberg and pyarrow write files so: rewrite these with Spark or DuckDB at the source",
     Code.FILE_SIZE: "the file was replaced: restore the one that the table was committed with",
 }
 

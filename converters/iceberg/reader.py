@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from datetime import datetime, timedelta, timezone
+from datetime import UTC, datetime, timedelta
 
 from bridge.errors import Blocked, Missing, Unreachable, UsageError
 from bridge.model.findings import Code, Finding
@@ -79,16 +79,8 @@ class IcebergSource:
 
 
 def _asked(source: IcebergTable, options: Options) -> IcebergTable:
-    """The table as the options want it: up to a snapshot, or the newest one alone."""
-    if options.at is not None:
-        source = _up_to(source, options.at)
-    table = source.table
-    if options.history == "full" or len(table.commits) < 2:
-        return source
-    dropped = len(table.commits) - 1
-    said = Finding(Code.HISTORY_CURRENT, str(table.name), f"{dropped} older snapshots are left behind, as asked")
-    table = replace(table, commits=table.commits[-1:], findings=(*table.findings, said))
-    return replace(source, table=table, snapshots=source.snapshots[-1:])
+    """The table as the options want it."""
+    return source if options.at is None else _up_to(source, options.at)
 
 
 def _up_to(source: IcebergTable, at: str) -> IcebergTable:
@@ -120,8 +112,8 @@ def _micros(text: str) -> int | None:
         stated = datetime.fromisoformat(text.replace("Z", "+00:00"))
     except ValueError:
         return None
-    stated = stated if stated.tzinfo else stated.replace(tzinfo=timezone.utc)
-    return (stated - datetime(1970, 1, 1, tzinfo=timezone.utc)) // timedelta(microseconds=1)
+    stated = stated if stated.tzinfo else stated.replace(tzinfo=UTC)
+    return (stated - datetime(1970, 1, 1, tzinfo=UTC)) // timedelta(microseconds=1)
 
 
 def open_source(rest: str, options: Options) -> IcebergSource:

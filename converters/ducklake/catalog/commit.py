@@ -26,12 +26,15 @@ from converters.ducklake.catalog.registration import register
 from converters.ducklake.catalog.session import Session, create_all
 from converters.ducklake.catalog.tables import table
 from converters.ducklake.catalog.times import time_text
+from converters.ducklake.columns import column_rows, sql_type
 from converters.ducklake.identifiers import identifier
 from converters.ducklake.stats import Renderer
+from converters.ducklake.types import sqlite_type
 
 __all__ = ["NewLake", "write_tables"]
 
 AUTHOR = "ducklake-bridge"
+_INLINED_COLUMNS = frozenset({"row_id", "begin_snapshot", "end_snapshot"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +64,7 @@ def write_tables(
         _root(rows, head, new)
     else:
         head = reads.head(session)
-    snapshots = _snapshots(jobs, head, findings)
+    snapshots = _snapshots(jobs, head)
     ids = Ids(head.next_catalog_id, head.next_file_id)
     schemas = {"main": 0} if new else reads.schemas(session)
     for job in sorted(jobs, key=lambda job: job.first.id):  # a schema begins with its first table
@@ -76,7 +79,7 @@ def write_tables(
         version += snapshot.alters
         snapshot.schema_version = version
     for job in jobs:
-        _schema_versions(rows, job)
+        _schema_versions(session, rows, job, chosen)
         _bookmark(session, rows, job, snapshots[-1].id)
     # a data change must raise next_file_id, or attached sessions keep statistics that no longer hold
     next_file_id = ids.file + 1
@@ -109,31 +112,21 @@ def _root(rows: Rows, head: Head, new: NewLake) -> None:
     rows.add("schema", 0, str(name), 0, None, "main", "main/", True)
 
 
-def _snapshots(jobs: Sequence[Job], head: Head, findings: list[Finding]) -> list[Snapshot]:
+def _snapshots(jobs: Sequence[Job], head: Head) -> list[Snapshot]:
     """One snapshot for each point in time at which any table has an event, strictly ascending after the head."""
     order: dict[int, list[tuple[Job, int]]] = {}
     for job in jobs:
         for time, event in job.events:
             order.setdefault(time, []).append((job, event))
     made: list[Snapshot] = []
-    last, moved = head.time, 0
+    last = head.time
     for time in sorted(order):
         at = max(time, last + 1)
-        moved += at != time
         snapshot = Snapshot(head.snapshot + 1 + len(made), at, time)
         for job, event in order[time]:
             job.snapshots[event] = snapshot
         made.append(snapshot)
         last = at
-    if moved:
-        findings.append(
-            Finding(
-                Code.HISTORY_TIMES_MOVED,
-                ", ".join(str(job.write.name) for job in jobs),
-                f"{moved} snapshots are later than at the source, since the lake's newest is of "
-                f"{time_text(head.time)}; their own times are in commit_extra_info",
-            )
-        )
     return made
 
 
@@ -210,13 +203,33 @@ def _uuid(source: Table) -> str:
         return str(uuid.uuid5(uuid.NAMESPACE_URL, source.location))
 
 
-def _schema_versions(rows: Rows, job: Job) -> None:
-    """One row for each snapshot that created the table or changed its columns or partitioning: merge needs them."""
+def _schema_versions(session: Session, rows: Rows, job: Job, chosen: Mapping[str, str]) -> None:
+    """One row for each snapshot that created the table or changed its columns or partitioning: merge needs them.
+
+    The newest one gets an empty table for inlined rows. Without it DuckDB 1.5.5 makes one at its first small insert,
+    under a schema version that has no row here, and later reads its columns by the names they had at the beginning.
+    """
     marked = {snapshot.id: snapshot for event, snapshot in job.snapshots.items() if event <= -2}
     if job.is_new:
         marked[job.first.id] = job.first
     for id_ in sorted(marked):
         rows.add("schema_versions", id_, marked[id_].schema_version, job.table_id)
+    columns = column_rows(job.table.schema, chosen)
+    top = sorted((row.order, id_) for id_, row in columns.items() if row.parent is None)
+    names = {columns[id_].name.casefold() for _, id_ in top}
+    if not marked or names & _INLINED_COLUMNS or any(row.type == "variant" for row in columns.values()):
+        return
+    version = marked[max(marked)].schema_version
+    name = f"ducklake_inlined_data_{job.table_id}_{version}"
+    native = session.place.backend != "sqlite"
+    listed = "".join(
+        f", {identifier(columns[id_].name)} {sql_type(columns, id_) if native else sqlite_type(columns[id_].type)}"
+        for _, id_ in top
+    )
+    session.connection.exec_driver_sql(
+        f"CREATE TABLE {identifier(name)} (row_id BIGINT, begin_snapshot BIGINT, end_snapshot BIGINT{listed})"
+    )
+    rows.add("inlined_data_tables", job.table_id, name, version)
 
 
 def _bookmark(session: Session, rows: Rows, job: Job, newest: int) -> None:

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import re
-from datetime import datetime, timedelta, timezone
+from datetime import UTC, datetime, timedelta
 
 __all__ = ["micros", "time_text"]
 
-_EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _FRACTION = re.compile(r"\.(\d{1,6})\d*")
 _SHORT_ZONE = re.compile(r"[+-]\d\d$")
 
@@ -27,5 +27,5 @@ def micros(stored: object) -> int:
     if not isinstance(stored, datetime):
         raise ValueError(f"{stored!r} is no snapshot time")
     if stored.tzinfo is None:
-        stored = stored.replace(tzinfo=timezone.utc)
+        stored = stored.replace(tzinfo=UTC)
     return (stored - _EPOCH) // timedelta(microseconds=1)
