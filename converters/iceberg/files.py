@@ -8,19 +8,16 @@ import weakref
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
-import numpy as np
 import polars as pl
 import pyarrow as pa
 
-from bridge.errors import Blocked, BridgeError
+from bridge.errors import BridgeError
 from bridge.model.files import DATA_FILES, FileProblem, StatsBatch
 from bridge.model.findings import Code, Finding
-from bridge.model.paths import is_absolute
 from bridge.model.table import Table
 from bridge.model.types import ColumnType, FieldId, Leaf
 from bridge.ports import ProgressSink
-from converters import storage
-from converters.iceberg import inspection
+from converters.iceberg import checks, inspection
 from converters.iceberg.manifests import STATS_MAPS, Listing, entries, islands, list_manifests
 from converters.iceberg.metadata import IcebergTable
 from converters.iceberg.stats import decode, has_exact_bounds, leaf_types
@@ -28,7 +25,6 @@ from converters.iceberg.stats import decode, has_exact_bounds, leaf_types
 __all__ = ["IcebergFiles", "read_files"]
 
 _CHUNK = 20_000
-_SHOWN = 5
 _CORE = (
     "entry",
     "manifest",
@@ -114,9 +110,9 @@ class _Spool:
     def _name(self, number: int, field: FieldId) -> Path:
         return self._directory / f"{number}-{field}.arrow"
 
-    def chunks(self) -> Iterator[tuple[int, int, Reader]]:
+    def chunks(self) -> Iterator[tuple[int, int, _Columns]]:
         for number, (low, high) in enumerate(self._bounds):
-            yield low, high, Reader(self, number)
+            yield low, high, _Columns(self, number)
 
     def stated(self, entries: Sequence[int]) -> dict[int, set[int]]:
         """The columns that the manifests describe, for a few entries."""
@@ -140,7 +136,7 @@ class _Spool:
         return frame
 
 
-class Reader:
+class _Columns:
     """The columns of one chunk."""
 
     def __init__(self, spool: _Spool, number: int) -> None:
@@ -164,18 +160,18 @@ def read_files(source: IcebergTable, check: bool, progress: ProgressSink) -> Ice
         schemas.remove(table.schema)
     spool = _Spool(leaf_types([*schemas, table.schema]))
     core, damaged = _read(listing, source, spool, progress)
-    problems += _damage(damaged, listing, table, commits)
+    problems += checks.damaged_manifests(damaged, listing, table, commits)
     files, deletes = _live(core, listing, commits)
-    problems += _deletes(deletes, table)
-    problems += _twice(core, listing, table, commits)
-    problems += _formats(files, table)
-    _refuse_unmapped(files, table)
+    problems += checks.delete_files(deletes, table)
+    problems += checks.listed_twice(core, listing, table, commits)
+    problems += checks.unreadable_formats(files, table)
+    checks.refuse_unmapped(files, table)
     files = (
         files.filter(pl.col("end").is_null() | (pl.col("end") > listing.first))
         .with_row_index("file")
         .with_columns(pl.col("file").cast(pl.Int64))
     )
-    problems += _rows_add_up(files, listing, table, damaged)
+    problems += checks.wrong_sums(files, listing, table, damaged)
     findings: list[Finding] = []
     remeasured: dict[int, inspection.Remeasured] = {}
     suspects = _suspects(spool, files, table)
@@ -197,7 +193,7 @@ def read_files(source: IcebergTable, check: bool, progress: ProgressSink) -> Ice
             ).alias("size"),
         )
     else:
-        problems += _doubts(files, suspects, table)
+        problems += checks.unchecked_doubts(files, suspects.nan, suspects.unlisted, table)
         findings.append(
             Finding(
                 Code.FILES_UNCHECKED,
@@ -284,134 +280,6 @@ def _live(core: pl.DataFrame, listing: Listing, commits: int) -> tuple[pl.DataFr
     order = ("begin", "sequence", "manifest", "position", "path")
     deletes = spans.filter(pl.col("content") != 0).with_columns(last)
     return files.sort(order), deletes.sort(order)
-
-
-def _problem(code: Code, table: Table, what: str, rows: pl.DataFrame, hint: str = "") -> FileProblem:
-    paths = rows["path"].unique(maintain_order=True)
-    ends = rows["end"]
-    shown = tuple(paths.head(_SHOWN).to_list())
-    more = f" and {len(paths) - len(shown)} more" if len(paths) > len(shown) else ""
-    finding = Finding(
-        code,
-        str(table.name),
-        f"{what}: {', '.join(shown)}{more}",
-        hint,
-        tuple(paths.head(1000).to_list()),
-        len(paths),
-    )
-    return FileProblem(finding, None if ends.null_count() else int(ends.max()))  # type: ignore[arg-type]  # no nulls
-
-
-def _damage(damaged: Mapping[int, BridgeError], listing: Listing, table: Table, commits: int) -> Iterator[FileProblem]:
-    for manifest, error in damaged.items():
-        ends = listing.presence.filter(pl.col("manifest") == manifest)["end"]
-        last = int(ends.max())  # type: ignore[arg-type]  # every listed manifest is present somewhere
-        if last >= commits:
-            raise error
-        code = Code.TABLE_ENCRYPTED if getattr(error, "code", "") == "table-encrypted" else Code.MANIFEST_UNREADABLE
-        yield FileProblem(Finding(code, str(table.name), error.message), last)
-
-
-def _deletes(deletes: pl.DataFrame, table: Table) -> Iterator[FileProblem]:
-    kinds = {
-        Code.EQUALITY_DELETES: pl.col("content") == 2,
-        Code.DELETION_VECTORS: (pl.col("content") == 1) & (pl.col("format") == "puffin"),
-        Code.POSITION_DELETES: (pl.col("content") == 1) & (pl.col("format") != "puffin"),
-    }
-    for code, chosen in kinds.items():
-        rows = deletes.filter(chosen)
-        if len(rows):
-            yield _problem(code, table, f"{code.text.replace('-', ' ')} apply", rows, "compact the table at the source")
-
-
-def _twice(core: pl.DataFrame, listing: Listing, table: Table, commits: int) -> Iterator[FileProblem]:
-    spans = (
-        core.filter(pl.col("content") == 0)
-        .join(listing.presence, on="manifest")
-        .filter(pl.col("path").is_duplicated())
-        .sort("path", "begin")
-        .with_columns(pl.col("end").cum_max().shift(1).over("path").alias("reached"))
-        .filter(pl.col("begin") < pl.col("reached"))
-        .with_columns(pl.when(pl.col("end") >= commits).then(None).otherwise(pl.col("end")).alias("end"))
-    )
-    if len(spans):
-        yield _problem(Code.FILE_LISTED_TWICE, table, "listed more than once in one snapshot", spans)
-
-
-def _formats(files: pl.DataFrame, table: Table) -> Iterator[FileProblem]:
-    for (format_,), rows in files.filter(pl.col("format") != "parquet").group_by("format", maintain_order=True):
-        yield _problem(Code.FILE_FORMAT, table, f"{format_} data files", rows)
-    hidden = files.filter(pl.col("encrypted"))
-    if len(hidden):
-        yield _problem(Code.TABLE_ENCRYPTED, table, "encrypted data files", hidden)
-    schemes = files.with_columns(
-        pl.col("path").str.extract(r"^([A-Za-z][A-Za-z0-9+.-]*)://", 1).str.to_lowercase().fill_null("").alias("scheme")
-    )
-    for (kind,), rows in schemes.filter(~pl.col("scheme").is_in(["", *storage.SCHEMES])).group_by(
-        "scheme", maintain_order=True
-    ):
-        yield _problem(
-            Code.PATH_SCHEME,
-            table,
-            f"DuckDB does not open {kind}:// paths",
-            rows,
-            "map them: --map-prefix OLD=NEW",
-        )
-
-
-def _doubts(files: pl.DataFrame, suspects: inspection.Suspects, table: Table) -> Iterator[FileProblem]:
-    """What only the files could tell, when they are not to be looked at."""
-    hint = "let them be looked at, or take the risk: --accept unchecked-doubt"
-    for what, pairs in (
-        ("float columns may hold NaN that the files' own statistics hide", suspects.nan),
-        ("partition columns may not be in the files", suspects.unlisted),
-    ):
-        rows = files.filter(pl.col("file").is_in(pairs["file"].unique().implode()) & (pl.col("format") == "parquet"))
-        if len(rows):
-            yield _problem(Code.UNCHECKED_DOUBT, table, what, rows, hint)
-
-
-def _refuse_unmapped(files: pl.DataFrame, table: Table) -> None:
-    """Relative paths mean nothing on their own; the error lists the distinct beginnings."""
-    stray = [path for path in files["path"].head(100_000).to_list() if not is_absolute(path)]
-    if stray:
-        heads = sorted({path.rsplit("/", 1)[0] for path in stray})
-        raise Blocked(
-            f"{table.name}: {len(stray)} data files have relative paths, below {', '.join(heads[:_SHOWN])}",
-            code=Code.PATH_SCHEME.text,
-            hint="say where they are: --map-prefix OLD=/absolute/NEW",
-        )
-
-
-def _rows_add_up(
-    files: pl.DataFrame, listing: Listing, table: Table, damaged: Mapping[int, BridgeError]
-) -> Iterator[FileProblem]:
-    """Each commit's live rows against what its manifest list counts."""
-    commits = len(table.commits)
-    change = np.zeros(commits + 1, dtype=np.int64)
-    np.add.at(change, files["begin"].to_numpy(), files["record_count"].to_numpy())
-    np.subtract.at(change, files["end"].fill_null(commits).to_numpy(), files["record_count"].to_numpy())
-    live = np.cumsum(change)
-    if damaged:
-        return
-    stated = {index: commit.rows for index, commit in enumerate(table.commits) if index >= listing.first}
-    wrong = [index for index, rows in stated.items() if rows is not None and rows != live[index]]
-    if wrong:
-        first = table.commits[wrong[-1]]
-        said = f"{len(wrong)} snapshots: {first.id} holds {live[wrong[-1]]} rows, its summary says {first.rows}"
-        hint = "if the summary is known to be wrong: --accept row-summary"
-        last = None if wrong[-1] == commits - 1 else wrong[-1] + 1
-        yield FileProblem(Finding(Code.ROW_SUMMARY, str(table.name), said, hint), last)
-    for commit, rows in sorted(listing.rows.iter_rows()):
-        if rows is not None and live[commit] != rows:
-            yield FileProblem(
-                Finding(
-                    Code.ROW_COUNT,
-                    str(table.name),
-                    f"snapshot {table.commits[commit].id}: manifests hold {live[commit]} rows, its list says {rows}",
-                ),
-                None if commit == commits - 1 else commit + 1,
-            )
 
 
 def _absent_until(table: Table) -> dict[FieldId, int]:

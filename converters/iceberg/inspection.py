@@ -23,6 +23,7 @@ from bridge.model.table import Table
 from bridge.model.types import Default, Field, FieldId
 from bridge.ports import ProgressSink
 from converters import storage
+from converters.iceberg.checks import problem_of
 from converters.iceberg.manifests import Listing, partitions
 from converters.iceberg.metadata import IcebergTable
 from converters.parquet.footer import Footer, read_footers
@@ -142,23 +143,9 @@ def inspect(
             )
         )
     for (code, what), numbers in faults.by_reason.items():
-        found.problems.append(_problem(code, table, what, all_files, numbers))
+        rows = all_files.filter(pl.col("file").is_in(numbers))
+        found.problems.append(problem_of(code, table, f"{len(rows)} data files, {what}", rows, _HINTS.get(code, "")))
     return found
-
-
-def _problem(code: Code, table: Table, what: str, files: pl.DataFrame, numbers: Sequence[int]) -> FileProblem:
-    rows = files.filter(pl.col("file").is_in(list(numbers)))
-    paths = rows["path"].to_list()
-    more = f" and {len(paths) - _SHOWN} more" if len(paths) > _SHOWN else ""
-    finding = Finding(
-        code,
-        str(table.name),
-        f"{len(paths)} data files, {what}: {', '.join(paths[:_SHOWN])}{more}",
-        _HINTS.get(code, ""),
-        tuple(paths[:1000]),
-        len(paths),
-    )
-    return FileProblem(finding, None if rows["end"].null_count() else int(rows["end"].max()))  # type: ignore[arg-type]  # no nulls
 
 
 _HINTS = {
