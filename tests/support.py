@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import gzip
+import io
 import json
 import os
+import signal
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping, Sequence
@@ -91,6 +94,26 @@ def run(*arguments: str | Path, env: Mapping[str, str] | None = None, cwd: Path 
         env={**os.environ, "PYTHONPATH": str(ROOT), **(env or {})},
     )
     return Ran(ran.returncode, ran.stdout, ran.stderr)
+
+
+def run_here(*arguments: str | Path) -> Ran:
+    """The command line in this process: quicker, for commands that end before they do anything."""
+    from bridge.cli.main import main
+
+    out, err = io.StringIO(), io.StringIO()
+    before, handlers = sys.argv, {each: signal.getsignal(each) for each in (signal.SIGINT, signal.SIGTERM)}
+    sys.argv = ["ducklake-bridge", *map(str, arguments)]
+    try:
+        with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+            main()
+    except SystemExit as ended:
+        code = ended.code
+    finally:
+        sys.argv = before
+        for each, handler in handlers.items():
+            signal.signal(each, handler)
+    assert isinstance(code, int)
+    return Ran(code, out.getvalue(), err.getvalue())
 
 
 def migrate_case(found: Case, lake: str, *options: str) -> Ran:

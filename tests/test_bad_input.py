@@ -17,7 +17,7 @@ import pyarrow.parquet as pq
 import pytest
 
 import bridge
-from tests.support import Case, case, lake_rows, migrate_case, run, tree_hash
+from tests.support import Case, case, lake_rows, migrate_case, run, run_here, tree_hash
 from tests.test_ownership import copied, use
 
 Json = dict[str, Any]
@@ -323,7 +323,7 @@ def test_usage_errors(arguments: list[str], code: int, tmp_path: Path) -> None:
             each = each.replace(key, value)
         named.append(each)
     maps = found.maps if "TABLE" in " ".join(arguments) and arguments[0] == "plan" else []
-    ran = run(*named, *maps)
+    ran = run_here(*named, *maps)
     assert ran.code == code, ran.out + ran.err
     assert "Traceback" not in ran.err and not (tmp_path / "lake.ducklake").exists()
 
