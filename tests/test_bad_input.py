@@ -229,6 +229,7 @@ def test_damaged_data_files(damage: str, table: Case, tmp_path: Path) -> None:
     assert refused(table, tmp_path / "lake.ducklake") in ("file-missing", "file-unreadable", "file-size", "Unreachable")
 
 
+@pytest.mark.slow
 def test_a_hint_that_lags_behind_is_followed(table: Case, tmp_path: Path) -> None:
     hint = table.home / "table" / "metadata" / "version-hint.text"
     hint.write_text("2")
@@ -271,6 +272,7 @@ def test_a_dropped_table_can_still_be_released(tmp_path: Path) -> None:
     assert run("inspect", f"ducklake:{lake}", "--json").json["guarded"] is False
 
 
+@pytest.mark.slow
 def test_names_with_dots_and_quotes_are_undone_as_printed(tmp_path: Path) -> None:
     found, lake = copied("v2_cow", tmp_path / "source"), tmp_path / "lake.ducklake"
     odd = tmp_path / "a.b 'c"

@@ -15,6 +15,7 @@ from tests.test_ownership import BOTH, copied, use
 from tests.test_runs import metadata_files
 
 
+@pytest.mark.slow
 def test_only_the_current_snapshot_when_asked(tmp_path: Path) -> None:
     found, lake = case("evo_struct"), tmp_path / "lake.ducklake"
     ran = migrate_case(found, str(lake), "--history", "current")
@@ -26,6 +27,7 @@ def test_only_the_current_snapshot_when_asked(tmp_path: Path) -> None:
     assert again.code == 0 and again.json["tables"][0]["action"] == "nothing"
 
 
+@pytest.mark.slow
 def test_catching_up_after_the_current_snapshot_alone(tmp_path: Path) -> None:
     found, lake = case("v2_cow"), tmp_path / "lake.ducklake"
     older = metadata_files(found)[-3]
@@ -130,6 +132,7 @@ def test_a_file_that_only_history_needs_costs_that_history(tmp_path: Path) -> No
     assert judge(str(lake), [subject(found, lake)], scratch=tmp_path / "judge", change=False, filters=4) == []
 
 
+@pytest.mark.slow
 def test_an_old_manifest_list_that_is_gone_costs_what_is_older(tmp_path: Path) -> None:
     found = copied("v2_cow", tmp_path / "source")
     second = str(found.facts["snapshots"][1]["snapshot_id"])

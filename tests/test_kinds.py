@@ -64,6 +64,7 @@ def test_the_lake_goes_on_after_changes_and_compaction(kind: str, tmp_path: Path
     assert found == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "kind",
     [
@@ -108,6 +109,7 @@ def nanoseconds(choice: str, lake: Path) -> bridge.Report:
     return bridge.migrate(f"iceberg:{found.metadata}", f"ducklake:{lake}", options)
 
 
+@pytest.mark.slow
 def test_nanosecond_instants_may_be_cut_to_microseconds_when_asked(tmp_path: Path) -> None:
     lake, found = tmp_path / "lake.ducklake", case("v3_tsns")
     report = nanoseconds("timestamptz", lake)

@@ -130,6 +130,7 @@ def test_adopted_files_are_really_merged(backend: str, tmp_path: Path) -> None:
     assert judge(f"{backend}{lake}", [current], scratch=tmp_path / "judge", change=False) == []
 
 
+@pytest.mark.slow
 @BOTH
 def test_release_forgets_the_table_and_touches_no_file(backend: str, tmp_path: Path) -> None:
     found = copied("evo_struct", tmp_path / "source")
@@ -173,6 +174,7 @@ def test_only_migrated_tables_are_released_or_adopted(command: str, tmp_path: Pa
         assert refused.code == 2 and "main.t" in refused.err
 
 
+@pytest.mark.slow
 def test_a_lake_inside_its_source_is_refused(tmp_path: Path) -> None:
     found = copied("v2_cow", tmp_path)
     (tmp_path / "link").symlink_to(found.home)

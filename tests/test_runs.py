@@ -33,7 +33,7 @@ UNSTABLE = {
     "hist_fast_forward": "the branch's commits are older than the lake's note of the branch, so their times move",
     "hist_expired_middle": "the snapshot that the lake holds is expired",
 }
-QUICK_CUTS = {"evo_decimal", "evo_float_double", "v3_default"}
+QUICK_CUTS = {"evo_float_double"}
 
 
 def metadata_files(found: Case) -> list[Path]:

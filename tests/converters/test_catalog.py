@@ -127,6 +127,7 @@ def test_row_ids_are_the_sources_own(tmp_path: Path) -> None:
     assert [tuple(row) for row in json.loads(ran.stdout)] == expected
 
 
+@pytest.mark.slow
 def test_layout_tags_and_settings_are_declared(tmp_path: Path) -> None:
     lake = tmp_path / "lake.ducklake"
     assert migrate_case(case("part_hours_tz"), str(lake)).code == 0
@@ -141,6 +142,7 @@ def test_layout_tags_and_settings_are_declared(tmp_path: Path) -> None:
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["part_bucket", "part_trunc", "v1_part_void"])
 def test_buckets_and_truncations_are_never_declared(kind: str, tmp_path: Path) -> None:
     lake = tmp_path / "lake.ducklake"
