@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 from bridge.model.files import Files
@@ -147,7 +147,6 @@ class Check:
 
     what: str
     fault: str = ""
-    details: Mapping[str, str] = field(default_factory=dict)
 
 
 class Target(Protocol):

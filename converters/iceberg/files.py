@@ -5,7 +5,8 @@ from __future__ import annotations
 import shutil
 import tempfile
 import weakref
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 
 import polars as pl
@@ -110,9 +111,9 @@ class _Spool:
     def _name(self, number: int, field: FieldId) -> Path:
         return self._directory / f"{number}-{field}.arrow"
 
-    def chunks(self) -> Iterator[tuple[int, int, _Columns]]:
+    def chunks(self) -> Iterator[tuple[int, int, Callable[[FieldId], pl.DataFrame | None]]]:
         for number, (low, high) in enumerate(self._bounds):
-            yield low, high, _Columns(self, number)
+            yield low, high, partial(self.read, number)
 
     def stated(self, entries: Sequence[int]) -> dict[int, set[int]]:
         """The columns that the manifests describe, for a few entries."""
@@ -134,17 +135,6 @@ class _Spool:
             frame = pl.from_arrow(pa.ipc.open_file(source).read_all())
         assert isinstance(frame, pl.DataFrame)
         return frame
-
-
-class _Columns:
-    """The columns of one chunk."""
-
-    def __init__(self, spool: _Spool, number: int) -> None:
-        self._spool = spool
-        self._number = number
-
-    def __call__(self, field: FieldId) -> pl.DataFrame | None:
-        return self._spool.read(self._number, field)
 
 
 def read_files(source: IcebergTable, check: bool, progress: ProgressSink) -> IcebergFiles:
@@ -174,7 +164,8 @@ def read_files(source: IcebergTable, check: bool, progress: ProgressSink) -> Ice
     problems += checks.wrong_sums(files, listing, table, damaged)
     findings: list[Finding] = []
     remeasured: dict[int, inspection.Remeasured] = {}
-    suspects = _suspects(spool, files, table)
+    absent_until = _absent_until(table)
+    suspects = _suspects(spool, files, table, absent_until)
     if check:
         progress.step(f"{table.name}: looking at {len(files)} data files")
         seen = inspection.inspect(files, suspects, source, listing, progress)
@@ -204,7 +195,7 @@ def read_files(source: IcebergTable, check: bool, progress: ProgressSink) -> Ice
         files = files.with_columns(pl.lit(None, dtype=pl.Int64).alias("footer_size"))
     arrow = files.select(DATA_FILES.names).to_arrow().cast(DATA_FILES)
     rows = files.select("file", "entry", "begin")
-    return IcebergFiles(arrow, rows, problems, findings, spool, _absent_until(table), remeasured)
+    return IcebergFiles(arrow, rows, problems, findings, spool, absent_until, remeasured)
 
 
 def _read(
@@ -285,13 +276,15 @@ def _live(core: pl.DataFrame, listing: Listing, commits: int) -> tuple[pl.DataFr
 def _absent_until(table: Table) -> dict[FieldId, int]:
     """For each column the first commit at which a file could hold it: ids are given out in the order of the schemas,
     so a file that was added under older schemas only cannot have it."""
+    highest_id = {
+        id_: max((int(each) for each in leaf_types([schema])), default=-1) for id_, schema in table.schemas.items()
+    }
     newest, top = -1, -1
     reached: list[int] = []
     for commit in table.commits:
-        newest = max(newest, commit.schema)
-        for schema in table.schemas.values():
-            if schema.id <= newest:
-                top = max(top, *(int(id_) for id_ in leaf_types([schema])), -1)
+        if commit.schema > newest:
+            newest = commit.schema
+            top = max(top, *(highest for id_, highest in highest_id.items() if id_ <= newest), -1)
         reached.append(top)
     every = leaf_types([*table.schemas.values()])
     return {
@@ -299,9 +292,10 @@ def _absent_until(table: Table) -> dict[FieldId, int]:
     }
 
 
-def _suspects(spool: _Spool, files: pl.DataFrame, table: Table) -> inspection.Suspects:
+def _suspects(
+    spool: _Spool, files: pl.DataFrame, table: Table, absent_until: Mapping[FieldId, int]
+) -> inspection.Suspects:
     """What the manifests leave open: NaN in float columns, and partition columns that no statistic mentions."""
-    absent_until = _absent_until(table)
     sources = inspection.identity_sources(table)
     floats = [field for field, type_ in spool.types.items() if type_ in (Leaf.FLOAT32, Leaf.FLOAT64)]
     keys = {field for fields in sources.values() for _, each in fields for field in [each.source]}

@@ -75,12 +75,9 @@ class IcebergSource:
         if not locate.is_metadata_file(path):
             path, findings = locate.find_metadata(path)
         source = metadata.load(name, path, self._options.path_map, findings)
-        return IcebergSourceTable(_asked(source, self._options), self._options)
-
-
-def _asked(source: IcebergTable, options: Options) -> IcebergTable:
-    """The table as the options want it."""
-    return source if options.at is None else _up_to(source, options.at)
+        if self._options.at is not None:
+            source = _up_to(source, self._options.at)
+        return IcebergSourceTable(source, self._options)
 
 
 def _up_to(source: IcebergTable, at: str) -> IcebergTable:

@@ -60,10 +60,6 @@ class Footer:
         """Every top-level column carries a field id, so that DuckLake matches by id."""
         return bool(self.top_ids) and None not in self.top_ids
 
-    def column(self, id_: int) -> Column | None:
-        """The leaf with a field id."""
-        return next((each for each in self.columns if each.id == id_), None)
-
     @property
     def all_ids(self) -> frozenset[int]:
         """Every field id on any level."""

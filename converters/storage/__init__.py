@@ -17,7 +17,6 @@ from bridge.model.paths import normalise, scheme
 __all__ = [
     "SCHEMES",
     "absolute",
-    "is_directory",
     "is_file",
     "list_directory",
     "open_input",
@@ -95,11 +94,6 @@ def _info(uri: str) -> Any:
         return filesystem.get_file_info(path)
     except OSError as error:
         raise Unreachable(f"{uri} cannot be looked at: {_first_line(error)}") from error
-
-
-def is_directory(uri: str) -> bool:
-    """True for an existing directory or a non-empty prefix."""
-    return bool(_info(uri).type == pafs.FileType.Directory)
 
 
 def is_file(uri: str) -> bool:

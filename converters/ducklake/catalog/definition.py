@@ -24,10 +24,10 @@ def define(session: Session, rows: Rows, job: Job, ids: Ids, chosen: Mapping[str
     """Columns, comments, layout, tags and settings."""
     source, id_ = job.table, job.table_id
     schemas = {**source.schemas, source.schema.id: source.schema}
-    versions = [(event, schemas[number]) for event, number in job.schema_versions()]
+    numbered = job.schema_versions()
+    versions = [(event, schemas[number]) for event, number in numbered]
     place = {event: rank for rank, (_, event) in enumerate(job.events)}
     by_rank = [job.snapshots[event] for _, event in job.events]
-    numbered = job.schema_versions()
     columns = {number: column_rows(schemas[number], chosen) for number in {number for _, number in numbered}}
     made, ended = spans([(place[event], columns[number]) for event, number in numbered], job.before)
     for span in made:

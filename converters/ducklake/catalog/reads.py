@@ -24,7 +24,6 @@ __all__ = [
     "bookmark",
     "changes",
     "columns",
-    "data_path",
     "ended_tables",
     "has_foreign_absolute",
     "head",
@@ -113,11 +112,6 @@ def settings(session: Session) -> dict[str, str]:
     each = table("metadata").c
     rows = session.rows(sa.select(each.key, each.value).where(each.scope.is_(None)))
     return {row[0]: row[1] for row in rows}
-
-
-def data_path(session: Session) -> str:
-    """The lake's data path as stored, relative ones resolved against the working directory as DuckDB does."""
-    return settings(session).get("data_path", "")
 
 
 def head(session: Session) -> Head:
