@@ -18,12 +18,8 @@ BLOCKED = {
     ),
     **dict.fromkeys(("fmt_avro", "fmt_mixed", "fmt_orc"), "file-format"),
     **dict.fromkeys(("v2_eqdel", "v2_eqdel_pos"), "equality-deletes"),
-    **dict.fromkeys(("v3_dv", "v3_dv_multi", "v3_dv_then_insert", "v3_dv_twice", "v3_upgraded"), "deletion-vectors"),
     "pyi_case": "case-collision",
     "v3_tsns": "type-unsupported",
-}
-BLOCKED |= {
-    kind: "position-deletes" for kind in kinds() if kind not in BLOCKED and case(kind).facts["deletes"] != "none"
 }
 CARRIED = [kind for kind in kinds() if kind not in BLOCKED]
 QUICK = {

@@ -21,12 +21,13 @@ from bridge.model.paths import PathMap, apply_map, is_within, normalise, parse_p
 from bridge.model.table import TableName
 from bridge.model.types import Decimal, Fixed, Geo, Leaf, Time, Timestamp, Unit, UnknownType
 from bridge.planning.selection import matches, select, targets
+from converters.deletes.windows import islands
 from converters.ducklake import types as lake_types
 from converters.ducklake.catalog.reads import changes
 from converters.ducklake.catalog.times import micros, time_text
 from converters.ducklake.columns import spans
 from converters.iceberg import types as iceberg_types
-from converters.iceberg.manifests import STATS_MAPS, islands, resolve
+from converters.iceberg.manifests import STATS_MAPS, resolve
 from converters.iceberg.stats import decode
 
 # -- types

@@ -15,7 +15,7 @@ import pyarrow as pa
 from bridge.model.findings import Finding
 from bridge.model.types import FieldId
 
-__all__ = ["DATA_FILES", "FileProblem", "Files", "StatsBatch"]
+__all__ = ["DATA_FILES", "DELETED_ROWS", "FileProblem", "Files", "StatsBatch"]
 
 DATA_FILES = pa.schema(
     [
@@ -32,6 +32,12 @@ DATA_FILES = pa.schema(
     ]
 )
 """One row per data file and live interval; sizes in bytes; NULL is unknown."""
+
+DELETED_ROWS = pa.schema(
+    [pa.field("file", pa.int64(), False), pa.field("position", pa.int64(), False), pa.field("begin", pa.int64(), False)]
+)
+"""One row a deleted position: row number in Files.table, position in the file from 0, first commit index at which it
+is deleted. It stays so until the file's end: a file in which a position comes back is split into two rows."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +71,11 @@ class Files(Protocol):
     @property
     def table(self) -> pa.Table:
         """DATA_FILES rows, ordered by begin and stable."""
+        ...
+
+    @property
+    def deletes(self) -> pa.Table:
+        """DELETED_ROWS, ordered by file and position, each position once."""
         ...
 
     @property

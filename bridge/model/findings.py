@@ -49,6 +49,11 @@ class Code(Enum):
         _NOTE,
         "temporal partitions are written as calendar parts, in UTC",
     )
+    DELETES_UNDONE = (
+        "deletes-undone",
+        _NOTE,
+        "deleted rows came back in the history: their data files are registered once before and once after",
+    )
     PROPERTIES = ("properties", _NOTE, "properties without a counterpart are kept as table tags")
 
     TYPE_NARROWED = ("type-narrowed", _LOSS, "values of a type are cut, as --type-map asked")
@@ -93,8 +98,6 @@ class Code(Enum):
         _BLOCKED,
         "field ids run against their nesting; the catalog could not load",
     )
-    POSITION_DELETES = ("position-deletes", _BLOCKED, "position delete files are not carried yet")
-    DELETION_VECTORS = ("deletion-vectors", _BLOCKED, "deletion vectors are not carried yet")
     EQUALITY_DELETES = ("equality-deletes", _BLOCKED, "equality delete files are not carried yet")
     FILE_FORMAT = ("file-format", _BLOCKED, "data files that are not Parquet need a rewrite")
     NO_FIELD_IDS = ("no-field-ids", _BLOCKED, "data files without field ids need a name mapping")

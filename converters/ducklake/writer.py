@@ -309,7 +309,11 @@ def _live_rows(write: TableWrite) -> np.ndarray:
     change = np.zeros(commits + 1, dtype=np.int64)
     counts = files.column("record_count").to_numpy()
     np.add.at(change, files.column("begin").to_numpy(), counts)
-    np.subtract.at(change, files.column("end").fill_null(commits).to_numpy(), counts)
+    ends = files.column("end").fill_null(commits).to_numpy()
+    np.subtract.at(change, ends, counts)
+    deleted = write.files.deletes
+    np.subtract.at(change, deleted.column("begin").to_numpy(), 1)
+    np.add.at(change, ends[deleted.column("file").to_numpy()], 1)
     return np.cumsum(change)
 
 

@@ -17,11 +17,12 @@ from converters.iceberg.manifests import Listing
 
 __all__ = [
     "damaged_manifests",
-    "delete_files",
+    "equality_deletes",
     "listed_twice",
     "problem_of",
     "refuse_unmapped",
     "unchecked_doubts",
+    "undone_deletes",
     "unreadable_formats",
     "wrong_sums",
 ]
@@ -57,18 +58,17 @@ def damaged_manifests(
         yield FileProblem(Finding(code, str(table.name), error.message), last)
 
 
-def delete_files(deletes: pl.DataFrame, table: Table) -> Iterator[FileProblem]:
-    kinds = {
-        Code.EQUALITY_DELETES: pl.col("content") == 2,
-        Code.DELETION_VECTORS: (pl.col("content") == 1) & (pl.col("format") == "puffin"),
-        Code.POSITION_DELETES: (pl.col("content") == 1) & (pl.col("format") != "puffin"),
-    }
-    for code, chosen in kinds.items():
-        rows = deletes.filter(chosen)
-        if len(rows):
-            yield problem_of(
-                code, table, f"{code.text.replace('-', ' ')} apply", rows, "compact the table at the source"
-            )
+def equality_deletes(deletes: pl.DataFrame, table: Table) -> Iterator[FileProblem]:
+    rows = deletes.filter(pl.col("content") == 2)
+    if len(rows):
+        yield problem_of(
+            Code.EQUALITY_DELETES, table, "equality deletes apply", rows, "compact the table at the source"
+        )
+
+
+def undone_deletes(times: int, table: Table) -> list[Finding]:
+    said = f"deletes were taken back {times} times"
+    return [Finding(Code.DELETES_UNDONE, str(table.name), said)] if times else []
 
 
 def listed_twice(core: pl.DataFrame, listing: Listing, table: Table, commits: int) -> Iterator[FileProblem]:

@@ -13,13 +13,15 @@ import polars as pl
 import pyarrow as pa
 
 from bridge.errors import BridgeError
-from bridge.model.files import DATA_FILES, FileProblem, StatsBatch
+from bridge.model.files import DATA_FILES, DELETED_ROWS, FileProblem, StatsBatch
 from bridge.model.findings import Code, Finding
 from bridge.model.table import Table
 from bridge.model.types import ColumnType, FieldId, Leaf
 from bridge.ports import ProgressSink
+from converters.deletes.windows import islands
 from converters.iceberg import checks, inspection
-from converters.iceberg.manifests import STATS_MAPS, Listing, entries, islands, list_manifests
+from converters.iceberg.deletes import apply, delete_intervals
+from converters.iceberg.manifests import STATS_MAPS, Listing, entries, list_manifests
 from converters.iceberg.metadata import IcebergTable
 from converters.iceberg.stats import decode, has_exact_bounds, leaf_types
 
@@ -40,15 +42,18 @@ _CORE = (
     "first_row_id",
     "encrypted",
     "referenced_data_file",
+    "content_offset",
+    "content_size",
 )
 
 
 class IcebergFiles:
-    """DATA_FILES rows, problems and findings; statistics are spooled to disk in batches."""
+    """DATA_FILES rows, DELETED_ROWS, problems and findings; statistics are spooled to disk in batches."""
 
     def __init__(
         self,
         table: pa.Table,
+        deletes: pa.Table,
         rows: pl.DataFrame,
         problems: Sequence[FileProblem],
         findings: Sequence[Finding],
@@ -57,6 +62,7 @@ class IcebergFiles:
         remeasured: Mapping[int, inspection.Remeasured],
     ) -> None:
         self.table = table
+        self.deletes = deletes
         self.problems = tuple(problems)
         self.findings = tuple(findings)
         self._rows = rows
@@ -152,7 +158,7 @@ def read_files(source: IcebergTable, check: bool, progress: ProgressSink) -> Ice
     core, damaged = _read(listing, source, spool, progress)
     problems += checks.damaged_manifests(damaged, listing, table, commits)
     files, deletes = _live(core, listing, commits)
-    problems += checks.delete_files(deletes, table)
+    problems += checks.equality_deletes(deletes, table)
     problems += checks.listed_twice(core, listing, table, commits)
     problems += checks.unreadable_formats(files, table)
     checks.refuse_unmapped(files, table)
@@ -161,8 +167,12 @@ def read_files(source: IcebergTable, check: bool, progress: ProgressSink) -> Ice
         .with_row_index("file")
         .with_columns(pl.col("file").cast(pl.Int64))
     )
+    deletes = deletes.filter((pl.col("content") == 1) & (pl.col("end").is_null() | (pl.col("end") > listing.first)))
+    pieces, deleted, unreadable = apply(files, deletes, table, source.path_map, progress)
+    findings = checks.undone_deletes(len(pieces) - len(files), table)
+    files = pieces
+    problems += unreadable
     problems += checks.wrong_sums(files, listing, table, damaged)
-    findings: list[Finding] = []
     remeasured: dict[int, inspection.Remeasured] = {}
     absent_until = _absent_until(table)
     suspects = _suspects(spool, files, table, absent_until)
@@ -195,7 +205,8 @@ def read_files(source: IcebergTable, check: bool, progress: ProgressSink) -> Ice
         files = files.with_columns(pl.lit(None, dtype=pl.Int64).alias("footer_size"))
     arrow = files.select(DATA_FILES.names).to_arrow().cast(DATA_FILES)
     rows = files.select("file", "entry", "begin")
-    return IcebergFiles(arrow, rows, problems, findings, spool, absent_until, remeasured)
+    positions = deleted.to_arrow().cast(DELETED_ROWS)
+    return IcebergFiles(arrow, positions, rows, problems, findings, spool, absent_until, remeasured)
 
 
 def _read(
@@ -247,6 +258,8 @@ def _no_entries() -> pl.DataFrame:
             "first_row_id": pl.Int64,
             "encrypted": pl.Boolean,
             "referenced_data_file": pl.String,
+            "content_offset": pl.Int64,
+            "content_size": pl.Int64,
         }
     )
 
@@ -258,19 +271,20 @@ def _live(core: pl.DataFrame, listing: Listing, commits: int) -> tuple[pl.DataFr
     data = spans.filter(pl.col("content") == 0)
     again = data["path"].is_duplicated()
     once, several = data.filter(~again), data.filter(again)
-    intervals = islands(several.select("path", "begin", "end"), "path")
+    # a file that left and came back has another sequence number then, and other deletes apply to it
+    intervals = islands(several.select("path", "sequence", "begin", "end"), "path", "sequence")
     facts = (
         several.sort("entry")
-        .group_by("path", maintain_order=True)
+        .group_by("path", "sequence", maintain_order=True)
         .agg(
             pl.col("first_row_id").max(),
-            pl.all().exclude("path", "first_row_id", "begin", "end").first(),
+            pl.all().exclude("path", "sequence", "first_row_id", "begin", "end").first(),
         )
     )
-    files = pl.concat([once, intervals.join(facts, on="path").select(once.columns)]).with_columns(last)
+    files = pl.concat([once, intervals.join(facts, on=["path", "sequence"]).select(once.columns)]).with_columns(last)
     order = ("begin", "sequence", "manifest", "position", "path")
-    deletes = spans.filter(pl.col("content") != 0).with_columns(last)
-    return files.sort(order), deletes.sort(order)
+    deletes = delete_intervals(spans.filter(pl.col("content") != 0)).with_columns(last)
+    return files.sort(order), deletes
 
 
 def _absent_until(table: Table) -> dict[FieldId, int]:

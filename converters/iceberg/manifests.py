@@ -18,6 +18,7 @@ from bridge.errors import Blocked, BridgeError
 from bridge.model.findings import Code
 from bridge.model.paths import PathMap, apply_map
 from converters import storage
+from converters.deletes.windows import islands
 from converters.iceberg.avro import file_metadata, read_frame, read_records
 from converters.iceberg.metadata import IcebergTable, Snapshot
 
@@ -26,7 +27,6 @@ __all__ = [
     "STATS_MAPS",
     "Listing",
     "entries",
-    "islands",
     "list_manifests",
     "partitions",
     "resolve",
@@ -56,6 +56,8 @@ _ENTRY = {
     "equality_ids": pl.List(pl.Int64),
     "first_row_id": pl.Int64,
     "referenced_data_file": pl.String,
+    "content_offset": pl.Int64,
+    "content_size_in_bytes": pl.Int64,
     **STATS_MAPS,
 }
 _LIST = {
@@ -72,6 +74,7 @@ _LIST = {
     "key_metadata": pl.Binary,
     "first_row_id": pl.Int64,
 }
+_PATH_ID = 2147483546
 _LISTS = 64
 _TOGETHER = 1_000
 _SPAN = (pl.col("manifest_path"), pl.col("commit").alias("begin"), (pl.col("commit") + 1).alias("end"))
@@ -213,28 +216,14 @@ def _unreadable(what: str, path: str, error: Exception) -> Blocked:
     )
 
 
-def islands(frame: pl.DataFrame, *keys: str) -> pl.DataFrame:
-    """(keys, begin, end) intervals joined where they touch or overlap; end NULL is open."""
-    far = 1 << 62
-    return (
-        frame.with_columns(pl.col("end").fill_null(far))
-        .sort(*keys, "begin")
-        .with_columns(pl.col("end").cum_max().shift(1).over(keys).alias("reached"))
-        .with_columns((pl.col("reached").is_null() | (pl.col("begin") > pl.col("reached"))).alias("starts"))
-        .with_columns(pl.col("starts").cum_sum().alias("island"))
-        .group_by(*keys, "island", maintain_order=True)
-        .agg(pl.col("begin").min(), pl.col("end").max())
-        .select(*keys, "begin", pl.when(pl.col("end") >= far).then(None).otherwise(pl.col("end")).alias("end"))
-    )
-
-
 def entries(listing: Listing, path_map: PathMap) -> Iterator[pl.DataFrame | tuple[int, BridgeError]]:
     """The live entries of every manifest, in the order of the listing, with inherited sequence numbers and row ids;
     small manifests come together in one frame.
 
     Columns: manifest, position (in the manifest), content, path, format, record_count, size, spec, sequence,
-    first_row_id, encrypted, equality_ids, referenced_data_file and the maps of STATS_MAPS. A manifest that cannot be
-    read gives (manifest, error) instead.
+    first_row_id, encrypted, equality_ids, referenced_data_file (also where only equal bounds of the path say so),
+    content_offset, content_size and the maps of STATS_MAPS. A manifest that cannot be read gives (manifest, error)
+    instead.
     """
     rows = listing.manifests.rows(named=True)
     ahead = 64
@@ -319,10 +308,26 @@ def _entries(group: Sequence[tuple[dict[str, Any], pl.DataFrame]], path_map: Pat
             "first_row_id",
             pl.col("key_metadata").is_not_null().alias("encrypted"),
             "equality_ids",
-            "referenced_data_file",
+            _only_file() if any(row["content"] for row, _ in group) else "referenced_data_file",
+            "content_offset",
+            pl.col("content_size_in_bytes").alias("content_size"),
             *STATS_MAPS,
         )
     )
+
+
+def _only_file() -> pl.Expr:
+    """The data file of a position delete file whose bounds say that it names one alone (as Iceberg Java takes it)."""
+
+    def bound(name: str) -> pl.Expr:
+        own = pl.element().filter(pl.element().struct.field("key") == _PATH_ID)
+        return pl.col(name).list.eval(own).list.first().struct.field("value")
+
+    lower = bound("lower_bounds")
+    told = pl.when((pl.col("content") == 1) & (lower == bound("upper_bounds"))).then(
+        lower.cast(pl.String, strict=False)
+    )
+    return pl.coalesce("referenced_data_file", told).alias("referenced_data_file")
 
 
 def partitions(path: str, path_map: PathMap, wanted: Sequence[str]) -> dict[str, dict[str, object]]:

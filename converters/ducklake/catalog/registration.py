@@ -12,7 +12,7 @@ from bridge.errors import Conflict
 from bridge.model.schema import Schema, walk
 from bridge.model.table import Table
 from bridge.ports import ProgressSink, Written
-from converters.ducklake.catalog import reads
+from converters.ducklake.catalog import deletes, reads
 from converters.ducklake.catalog.job import Ids, Job, Rows
 from converters.ducklake.catalog.session import Session
 from converters.ducklake.catalog.tables import table
@@ -45,7 +45,9 @@ def register(
     kept = (end > write.first) if job.is_new else (begin > base)
     at = np.maximum(begin, job.start)
     lookup = np.array([job.snapshots[event].id if event in job.snapshots else -1 for event in range(last)] + [-1])
-    _describe(job, at[kept], end[kept], counts[kept], end[~kept & (end > base)] if not job.is_new else end[:0])
+    gone = np.zeros(len(begin), dtype=bool) if job.is_new else ~kept & (end > base) & (end < last)
+    deleted = _deleted(job, kept, end, base)
+    _describe(job, at[kept], end[kept], end[gone], deleted[2])
     totals, held = (None, {}) if job.is_new else reads.table_stats(session, job.table_id)
     file_ids = np.full(len(begin), -1, dtype=np.int64)
     file_ids[kept] = np.arange(ids.file, ids.file + int(kept.sum()))
@@ -73,8 +75,13 @@ def register(
             }
         ),
     )
-    if not job.is_new:
-        _end_files(session, job, files, ~kept & (begin <= base) & (end > base) & (end < last), end, lookup)
+    known = np.unique(deleted[0][~kept[deleted[0]]])
+    if gone.any() or len(known):
+        earlier = _held(session, job, files, np.union1d(np.flatnonzero(gone), known))
+        file_ids[list(earlier)] = list(earlier.values())
+        _end_files(session, file_ids[gone], lookup[end[gone]])
+    deletes.inline(session, job, file_ids[deleted[0]], deleted[1], lookup[deleted[2]])
+    file_ids[~kept] = -1
     _statistics(session, rows, job, file_ids, np.where(kept, counts, 0), chosen, renderer, totals, held, progress)
     if count or totals:
         before = totals or (0, 0, 0)
@@ -99,6 +106,14 @@ def register(
     )
 
 
+def _deleted(job: Job, kept: np.ndarray, end: np.ndarray, base: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """(row number of the file, position, first commit) of every deleted row that this run has to note."""
+    every = job.write.files.deletes
+    files, positions, begin = (every.column(name).to_numpy() for name in ("file", "position", "begin"))
+    wanted = kept[files] if job.is_new else (begin > base) & (end[files] > base)
+    return files[wanted], positions[wanted], np.maximum(begin[wanted], job.start)
+
+
 def _row_ids(
     first: pa.ChunkedArray, counts: np.ndarray, kept: np.ndarray, source: Table, taken: int
 ) -> tuple[np.ndarray, int]:
@@ -112,9 +127,9 @@ def _row_ids(
     return starts, free + int(counts[waiting].sum())
 
 
-def _describe(job: Job, begin: np.ndarray, end: np.ndarray, counts: np.ndarray, other_ends: np.ndarray) -> None:
+def _describe(job: Job, begin: np.ndarray, end: np.ndarray, other_ends: np.ndarray, deleted: np.ndarray) -> None:
     """changes_made, message and extra information of each snapshot."""
-    added, removed = set(begin.tolist()), {*end.tolist(), *other_ends.tolist()}
+    added, removed, cut = set(begin.tolist()), {*end.tolist(), *other_ends.tolist()}, set(np.unique(deleted).tolist())
     for time, event in job.events:
         snapshot = job.snapshots[event]
         commit = job.table.commits[event] if event >= 0 else None
@@ -122,6 +137,8 @@ def _describe(job: Job, begin: np.ndarray, end: np.ndarray, counts: np.ndarray, 
             snapshot.changes.append(f"inserted_into_table:{job.table_id}")
         if event in removed:
             snapshot.changes.append(f"deleted_from_table:{job.table_id}")
+        if event in cut:
+            snapshot.changes.append(f"inlined_delete:{job.table_id}")
         what = (commit.operation or "commit") if commit else "definition"
         snapshot.messages.append(f"{what} of {job.table.name}")
         snapshot.sources.append(
@@ -135,27 +152,27 @@ def _describe(job: Job, begin: np.ndarray, end: np.ndarray, counts: np.ndarray, 
         )
 
 
-def _end_files(
-    session: Session, job: Job, files: pa.Table, gone: np.ndarray, end: np.ndarray, lookup: np.ndarray
-) -> None:
-    if not gone.any():
-        return
+def _held(session: Session, job: Job, files: pa.Table, numbers: np.ndarray) -> dict[int, int]:
+    """data_file_id of files, by row number, that an earlier run registered."""
     held = reads.live_files(session, job.table_id)
-    paths = files.column("path").filter(pa.array(gone)).to_pylist()
+    paths = files.column("path").take(pa.array(numbers)).to_pylist()
     missing = [path for path in paths if path not in held]
     if missing:
         raise Conflict(
-            f"{job.write.name}: {len(missing)} files that the source dropped are not in the lake, such as {missing[0]}",
+            f"{job.write.name}: {len(missing)} files that the source changed are not in the lake, such as {missing[0]}",
             hint="use the same --map-prefix as in the first run, or release the table and migrate it again",
         )
+    return {int(number): held[path] for number, path in zip(numbers, paths, strict=True)}
+
+
+def _end_files(session: Session, file_ids: np.ndarray, snapshots: np.ndarray) -> None:
     each = table("data_file")
     statement = (
         sa.update(each).where(each.c.data_file_id == sa.bindparam("file")).values(end_snapshot=sa.bindparam("last"))
     )
-    session.run(
-        statement,
-        [{"file": held[path], "last": int(lookup[at])} for path, at in zip(paths, end[gone], strict=True)],
-    )
+    rows = [{"file": int(id_), "last": int(at)} for id_, at in zip(file_ids, snapshots, strict=True)]
+    if rows:
+        session.run(statement, rows)
 
 
 def _statistics(

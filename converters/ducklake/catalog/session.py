@@ -93,7 +93,8 @@ class Session:
             whole = pa.table({each: rows.column(each) if each in rows.column_names else nothing for each in every})
             driver.from_arrow(whole).insert_into(name)
             return
-        held = [column.name for column in TABLES[name].columns if column.name in rows.column_names]
+        known = TABLES[name].columns.keys() if name in TABLES else rows.column_names
+        held = [each for each in known if each in rows.column_names]
         columns = [each for each in held if rows.column(each).null_count < rows.num_rows]
         listed = ", ".join(map(identifier, columns))
         marks = ", ".join("?" for _ in columns)

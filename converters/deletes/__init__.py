@@ -1,0 +1,1 @@
+"""Deleted rows as positions in data files, whatever format says so."""
