@@ -1,6 +1,6 @@
 """Time and memory of a metadata-only migration, beside the least that any program would need for it.
 
-usage: python scripts/bench_metadata.py [--files N ...] [--per M] [--many-commits] [--sqlite] [--dir DIR]
+usage: python scripts/bench_metadata.py [--files N ...] [--per M] [--deletes D] [--many-commits] [--sqlite] [--dir DIR]
 
 Builds Iceberg tables without data files (N entries with statistics of 10 columns, a day partition, M entries
 a snapshot), runs `python -m bridge migrate ... --check-files none --verify none` on each, counts the rows of
@@ -25,7 +25,7 @@ import sys
 import tempfile
 import time
 import uuid
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -34,6 +34,7 @@ REPO = Path(__file__).resolve().parent.parent
 RECIPE = 1
 COLUMNS = 10
 ROWS = 1_000
+DELETED = 50
 DAY = 86_400_000_000
 FIRST_DAY = 19_723
 FIRST_MS = 1_700_000_000_000
@@ -45,10 +46,11 @@ COUNTED = ("ducklake_data_file", "ducklake_file_column_stats", "ducklake_snapsho
 
 @dataclass(frozen=True)
 class Shape:
-    """How large a table is: data files, and how many of them each snapshot adds."""
+    """How large a table is: data files, how many of them each snapshot adds, and delete files of 50 rows."""
 
     files: int
     per: int
+    deletes: int = 0
 
     @property
     def commits(self) -> int:
@@ -58,12 +60,13 @@ class Shape:
     @property
     def name(self) -> str:
         """Directory name; another recipe is another table."""
-        return f"bench{RECIPE}_{self.files}_{self.per}"
+        return f"bench{RECIPE}_{self.files}_{self.per}" + (f"_{self.deletes}" if self.deletes else "")
 
     @property
     def label(self) -> str:
         """The shape in words."""
-        return f"{self.files:,} files in {self.commits:,} snapshots"
+        cut = f" and {self.deletes:,} delete files" if self.deletes else ""
+        return f"{self.files:,} files{cut} in {self.commits:,} snapshots"
 
 
 # --------------------------------------------------------------------------- the table
@@ -110,6 +113,50 @@ def entry(location: str, number: int, snapshot: int) -> dict[str, Any]:
             "split_offsets": [4],
             "sort_order_id": 0,
         },
+    }
+
+
+def deleting(building: Path, final: str, number: int, snapshot: int) -> dict[str, Any]:
+    """Write the delete file for a data file, and make the manifest entry for it."""
+    import numpy as np
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    data = entry(final, number, snapshot)["data_file"]
+    path = f"{data['file_path'].removesuffix('.parquet')}-deletes.parquet"
+    columns = (("file_path", pa.string(), b"2147483546"), ("pos", pa.int64(), b"2147483545"))
+    schema = pa.schema([pa.field(name, type_, False, {b"PARQUET:field_id": id_}) for name, type_, id_ in columns])
+    named = [data["file_path"]] * DELETED
+    place = building / path.removeprefix(f"{final}/")
+    place.parent.mkdir(parents=True, exist_ok=True)
+    pq.write_table(pa.table({"file_path": named, "pos": np.arange(DELETED) * 7}, schema=schema), place)
+    facts = {"content": 1, "file_path": path, "record_count": DELETED, "file_size_in_bytes": place.stat().st_size}
+    only = [{"key": 2147483546, "value": data["file_path"].encode()}]
+    unknown = dict.fromkeys(("column_sizes", "value_counts", "null_value_counts", "nan_value_counts"))
+    stats = {**unknown, "lower_bounds": only, "upper_bounds": only}
+    return {**entry(final, number, snapshot), "data_file": {**data, **facts, **stats}}
+
+
+def stated(path: str, length: int, sequence: int, snapshot: int, files: Sequence[int], content: int) -> dict[str, Any]:
+    """What a manifest list says of a manifest that adds an entry for each of some files."""
+    days = [FIRST_DAY + each % 365 for each in files]
+    bound = {"lower_bound": struct.pack("<i", min(days)), "upper_bound": struct.pack("<i", max(days))}
+    return {
+        "manifest_path": path,
+        "manifest_length": length,
+        "partition_spec_id": 0,
+        "content": content,
+        "sequence_number": sequence,
+        "min_sequence_number": sequence,
+        "added_snapshot_id": snapshot,
+        "added_files_count": len(files),
+        "existing_files_count": 0,
+        "deleted_files_count": 0,
+        "added_rows_count": len(files) * (DELETED if content else ROWS),
+        "existing_rows_count": 0,
+        "deleted_rows_count": 0,
+        "partitions": [{"contains_null": False, "contains_nan": False, **bound}],
+        "key_metadata": None,
     }
 
 
@@ -171,34 +218,15 @@ def generate(root: Path, shape: Shape) -> None:
         files = range(commit * shape.per, min(shape.files, (commit + 1) * shape.per))
         path = f"{final}/metadata/{uuid.UUID(int=commit)}-m0.avro"
         length = write(path, entries, [entry(str(final), each, id_) for each in files], header, 2 * commit)
-        days = [FIRST_DAY + each % 365 for each in files]
-        manifests.insert(
-            0,
-            {
-                "manifest_path": path,
-                "manifest_length": length,
-                "partition_spec_id": 0,
-                "content": 0,
-                "sequence_number": sequence,
-                "min_sequence_number": sequence,
-                "added_snapshot_id": id_,
-                "added_files_count": len(files),
-                "existing_files_count": 0,
-                "deleted_files_count": 0,
-                "added_rows_count": len(files) * ROWS,
-                "existing_rows_count": 0,
-                "deleted_rows_count": 0,
-                "partitions": [
-                    {
-                        "contains_null": False,
-                        "contains_nan": False,
-                        "lower_bound": struct.pack("<i", min(days)),
-                        "upper_bound": struct.pack("<i", max(days)),
-                    }
-                ],
-                "key_metadata": None,
-            },
-        )
+        manifests.insert(0, stated(path, length, sequence, id_, files, content=0))
+        cut = [
+            each for each in files if each * shape.deletes // shape.files != (each + 1) * shape.deletes // shape.files
+        ]
+        if cut:
+            path = path.replace("-m0", "-m1")
+            records = [deleting(building, str(final), each, id_) for each in cut]
+            length = write(path, entries, records, {**header, "content": "deletes"}, 2 * commit + (1 << 40))
+            manifests.insert(0, stated(path, length, sequence, id_, cut, content=1))
         listed = f"{final}/metadata/snap-{id_}-1-{uuid.UUID(int=commit)}.avro"
         write(listed, lists, manifests, {"snapshot-id": str(id_), "format-version": "2"}, 2 * commit + 1)
         snapshots.append(
@@ -256,7 +284,8 @@ def bare_limit(table: Path, catalog: Path, sqlite: bool) -> None:
     stored = json.loads((table / "metadata" / "v1.metadata.json").read_text())
     listed: dict[str, None] = {}
     for snapshot in stored["snapshots"]:
-        listed.update(dict.fromkeys(pl.read_avro(snapshot["manifest-list"])["manifest_path"].to_list()))
+        manifests = pl.read_avro(snapshot["manifest-list"]).filter(pl.col("content") == 0)
+        listed.update(dict.fromkeys(manifests["manifest_path"].to_list()))
     lap("lists")
     frames = [pl.read_avro(path, columns=["data_file"]).unnest("data_file") for path in listed]
     entries = pl.concat(frames).with_row_index("file")
@@ -400,7 +429,7 @@ def run(root: Path, shape: Shape, sqlite: bool, repeat: int) -> Cost | None:
     """Measure one shape on one backend and print it; None when the catalog is wrong."""
     table, backend = root / shape.name, "sqlite" if sqlite else "duckdb"
     if not table.exists():
-        made = measure(__file__, "--build", json.dumps([shape.files, shape.per]), "--dir", str(root))
+        made = measure(__file__, "--build", json.dumps([shape.files, shape.per, shape.deletes]), "--dir", str(root))
         print(f"built {table.name} in {made.wall:.0f} s")
     stored = sum(len(file.read_bytes()) for file in sorted((table / "metadata").iterdir()))
     print(f"\n{shape.label}, {stored / MB:.0f} MB of metadata, {backend} catalog")
@@ -454,6 +483,7 @@ def main() -> int:
     option = parser.add_argument
     option("--files", type=int, action="append", metavar="N", help="data files; may be repeated [100000]")
     option("--per", type=int, default=5_000, metavar="M", help="data files a snapshot [5000]")
+    option("--deletes", type=int, default=0, metavar="D", help="delete files of 50 rows, each for one data file [0]")
     option("--many-commits", action="store_true", help="many snapshots of 5 files; alone unless --files is given")
     option("--commits", type=int, default=2_000, metavar="N", help="how many snapshots those are [2000]")
     option("--sqlite", action="store_true", help="measure an SQLite catalog as well")
@@ -468,7 +498,9 @@ def main() -> int:
     if given.limit:
         bare_limit(Path(given.limit[0]), Path(given.limit[1]), given.limit[2])
         return 0
-    sized = [Shape(files, given.per) for files in given.files or ([] if given.many_commits else [100_000])]
+    sized = [
+        Shape(files, given.per, given.deletes) for files in given.files or ([] if given.many_commits else [100_000])
+    ]
     many = [Shape(5 * given.commits, 5)] if given.many_commits else []
     with contextlib.ExitStack() as stack:
         root = given.dir or Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="bench-metadata-")))

@@ -73,6 +73,14 @@ _OPTIONS = (
         show_default=True,
         help="Rewriting is not built yet: what needs it is blocked.",
     ),
+    _option(
+        "--inline-deletes",
+        type=click.IntRange(min=0),
+        default=2_000_000,
+        show_default=True,
+        metavar="N",
+        help="Deleted rows of a table that are noted in the catalog; beyond it the lake gets delete files.",
+    ),
     _option("--accept", multiple=True, metavar="CODE", help="With --strict: a loss that is all right."),
     _option("--strict", is_flag=True, help="A loss blocks its table."),
     _option(
@@ -114,6 +122,7 @@ def _options(verify: str = "metadata", **given: Any) -> Any:
         path_map=PathMap(tuple(parse_prefix(text) for text in given["map_prefix"])),
         type_map=tuple(types),
         ownership=given["ownership"],
+        inline_deletes=given["inline_deletes"],
         verify=verify,  # type: ignore[arg-type]  # click checked it
         accept=frozenset(given["accept"]),
         strict=given["strict"],

@@ -54,6 +54,11 @@ class Code(Enum):
         _NOTE,
         "deleted rows came back in the history: their data files are registered once before and once after",
     )
+    LINEAGE_NUMBERS = (
+        "lineage-numbers",
+        _NOTE,
+        "files hold the source's last-updated numbers, which DuckLake takes for its own when it merges them",
+    )
     PROPERTIES = ("properties", _NOTE, "properties without a counterpart are kept as table tags")
 
     TYPE_NARROWED = ("type-narrowed", _LOSS, "values of a type are cut, as --type-map asked")

@@ -26,5 +26,7 @@ class Options:
     ownership: Literal["shared", "adopt"] | None = None
     """None: shared for a new table, as it is for one that the target holds."""
     verify: Literal["metadata", "rows", "none"] = "metadata"
+    inline_deletes: int = 2_000_000
+    """Deleted rows of a table that may be noted in the catalog; beyond it the target writes delete files."""
     accept: frozenset[str] = frozenset()
     strict: bool = False

@@ -39,6 +39,7 @@ class DuckLakeTarget:
     def __init__(self, place: Place, options: Options) -> None:
         self.place = place
         self._chosen = dict(options.type_map)
+        self._limit = options.inline_deletes
         self._existed = place.exists
         default = f"{place.path}.files/"
         asked = None if options.data_path is None else absolute(options.data_path).rstrip("/") + "/"
@@ -140,26 +141,30 @@ class DuckLakeTarget:
             return with_retry(lambda: self._append(writes, progress))
         building = Place(self.place.backend, f"{self.place.path}.bridge-{os.getpid()}")
         new = NewLake(self.data_path, _CREATED_BY)
+        linked, opened = False, None
         try:
             with session(building, create=True) as opened:
-                written, findings = write_tables(opened, writes, new, self._chosen, progress)
+                written, findings = write_tables(opened, writes, new, self._chosen, self._limit, progress)
             if os.path.exists(f"{building.path}.wal"):
                 raise Unreachable(f"{building.path} could not be written completely", hint="check the free disk space")
             _sync(building.path)
             try:
                 os.link(building.path, self.place.path)
+                linked = True
             except FileExistsError as error:
                 raise Conflict(f"{self.place.path} was created meanwhile", hint="run it again") from error
             except OSError as error:
                 raise Unreachable(f"{self.place.path} cannot be created: {error.strerror}") from error
         finally:
             _remove(building.path)
+            if opened is not None and not linked:
+                opened.remove_files()
         _sync(os.path.dirname(self.place.path))
         return CommitResult(tuple(written), tuple(findings))
 
     def _append(self, writes: Sequence[TableWrite], progress: ProgressSink) -> CommitResult:
         with session(self.place, write=True) as opened:
-            written, findings = write_tables(opened, writes, None, self._chosen, progress)
+            written, findings = write_tables(opened, writes, None, self._chosen, self._limit, progress)
         return CommitResult(tuple(written), tuple(findings))
 
     def clean(self) -> None:

@@ -41,6 +41,7 @@ __all__ = [
 ]
 
 _WINDOW = 2_000
+_LAST_UPDATED = 2147483539
 _SHOWN = 5
 _COUNTS = ("size", "values", "nulls", "nans")
 
@@ -130,6 +131,16 @@ def inspect(
             progress.step(f"{table.name}: reading footers", len(opened), None)
         wanted = files.filter(pl.col("manifest").is_in(list(surprised)) & ~pl.col("file").is_in(list(opened)))
     judge.absent_partition_columns()
+    if judge.numbered:
+        found.findings.append(
+            Finding(
+                Code.LINEAGE_NUMBERS,
+                str(table.name),
+                f"{len(judge.numbered)} of the {len(opened)} files that were opened, from updates or compactions in "
+                "format version 3; after ducklake_merge_adjacent_files older snapshots of the lake can miss their rows",
+                "before you merge, expire the snapshots that came from the source",
+            )
+        )
     if found.remeasured:
         paths = files.filter(pl.col("file").is_in(list(found.remeasured)))["path"].to_list()
         found.findings.append(
@@ -179,6 +190,8 @@ class _Judge:
         self._nan: dict[int, list[int]] = defaultdict(list)
         for file, id_ in nan.iter_rows():
             self._nan[file].append(id_)
+        self.numbered: list[int] = []
+        """Files with a column of last-updated sequence numbers."""
         self._absent: dict[int, list[tuple[int, str, int, PartitionField]]] = defaultdict(list)
 
     def __call__(self, row: Mapping[str, object], footer: Footer | BridgeError) -> bool:
@@ -189,6 +202,8 @@ class _Judge:
             self._faults.add(Code.FILE_UNREADABLE, "damaged or not Parquet", file)
             return True
         self._found.footer_sizes[file] = footer.footer_size
+        if _LAST_UPDATED in footer.all_ids:
+            self.numbered.append(file)
         self._content(file, row, footer)
         return self._count() > before
 

@@ -20,6 +20,7 @@ from bridge.model.table import Table
 from bridge.ports import ProgressSink, TableWrite, Written
 from converters.ducklake.catalog import guard, reads
 from converters.ducklake.catalog.definition import define
+from converters.ducklake.catalog.deletes import write_deletes
 from converters.ducklake.catalog.job import Ids, Job, Rows, Snapshot, job_of
 from converters.ducklake.catalog.reads import Head
 from converters.ducklake.catalog.registration import register
@@ -50,9 +51,13 @@ def write_tables(
     writes: Sequence[TableWrite],
     new: NewLake | None,
     chosen: Mapping[str, str],
+    limit: int,
     progress: ProgressSink,
 ) -> tuple[list[Written], list[Finding]]:
-    """Insert everything that the writes need; Conflict when the lake is not as they were planned for."""
+    """Insert everything that the writes need; Conflict when the lake is not as they were planned for.
+
+    `limit` is how many deleted positions of a table stay rows of the catalog.
+    """
     findings: list[Finding] = []
     rows = Rows()
     jobs = [job_of(write) for write in writes]
@@ -69,11 +74,15 @@ def write_tables(
     schemas = {"main": 0} if new else reads.schemas(session)
     for job in sorted(jobs, key=lambda job: job.first.id):  # a schema begins with its first table
         _open_table(session, rows, job, ids, schemas, known)
-    written = []
+    registered = []
     renderer = Renderer()
     for job in jobs:
         define(session, rows, job, ids, chosen)
-        written.append(register(session, rows, job, ids, chosen, renderer, progress))
+        registered.append(register(session, rows, job, ids, chosen, renderer, progress))
+    rows.insert(session)
+    rows = Rows()
+    for job, (_, deleted, ended) in zip(jobs, registered, strict=True):
+        write_deletes(session, rows, job, ids, deleted, ended, limit)
     version = head.schema_version
     for snapshot in snapshots:
         version += snapshot.alters
@@ -95,7 +104,7 @@ def write_tables(
                 "run ducklake_cleanup_old_files on what is scheduled, then migrate again",
             )
         )
-    return written, findings
+    return [written for written, _, _ in registered], findings
 
 
 def _root(rows: Rows, head: Head, new: NewLake) -> None:

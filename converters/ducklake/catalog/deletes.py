@@ -1,24 +1,143 @@
-"""Deleted positions as rows of `ducklake_inlined_delete_<table>`, or in delete files of ours when there are many."""
+"""Deleted positions in a catalog: rows of `ducklake_inlined_delete_<table>`, or delete files where rows do not serve.
+
+Rows are what DuckDB writes for small deletes. They do not serve beyond some millions, which every scan reads, and not
+for a data file that ends: DuckDB 1.5.5 forgets them in table_changes then. Such positions go into one delete file a
+data file, with the snapshot of each position, as ducklake_flush_inlined_data would make it.
+"""
 
 from __future__ import annotations
 
+import uuid
+from dataclasses import dataclass
+
 import numpy as np
 import pyarrow as pa
+import sqlalchemy as sa
 
-from converters.ducklake.catalog.job import Job
+from converters import storage
+from converters.ducklake.catalog import reads
+from converters.ducklake.catalog.job import Ids, Job, Rows
 from converters.ducklake.catalog.session import Session
+from converters.ducklake.catalog.tables import table
+from converters.ducklake.catalog.times import time_text
+from converters.ducklake.delete_files import decode, encode
 from converters.ducklake.identifiers import identifier
 
-__all__ = ["inline"]
+__all__ = ["Deleted", "write_deletes"]
 
 
-def inline(session: Session, job: Job, file_ids: np.ndarray, positions: np.ndarray, snapshots: np.ndarray) -> None:
-    """One row a position: data file id, position in the file, first lake snapshot at which it is deleted. The table
-    is listed nowhere: DuckDB 1.5.5 looks for it by its name."""
-    if not len(positions):
-        return
-    name = f"ducklake_inlined_delete_{job.table_id}"
+@dataclass(frozen=True, slots=True)
+class Deleted:
+    """Positions by data_file_id, each with the lake snapshot that deletes it."""
+
+    file: np.ndarray
+    position: np.ndarray
+    snapshot: np.ndarray
+
+    def __len__(self) -> int:
+        return len(self.file)
+
+    def where(self, mask: np.ndarray) -> Deleted:
+        return Deleted(self.file[mask], self.position[mask], self.snapshot[mask])
+
+    def plus(self, other: Deleted) -> Deleted:
+        joined = (np.concatenate(pair) for pair in zip(self._parts(), other._parts(), strict=True))
+        return Deleted(*joined)
+
+    def _parts(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        return self.file, self.position, self.snapshot
+
+
+def write_deletes(
+    session: Session, rows: Rows, job: Job, ids: Ids, new: Deleted, ended: np.ndarray, limit: int
+) -> None:
+    """Note positions that become deleted; `ended` are data_file_ids that end in some snapshot, `limit` is how many
+    positions of a table may stay rows."""
+    held = _inlined(session, job.table_id)
+    if len(held) + len(new) > limit:
+        moved, kept = held.plus(new), new.where(np.zeros(len(new), dtype=bool))
+    else:
+        gone = np.isin(new.file, ended)
+        moved, kept = held.where(np.isin(held.file, ended)).plus(new.where(gone)), new.where(~gone)
+    if len(held) and len(moved):
+        _forget_rows(session, job.table_id, np.unique(moved.file))
+    if len(kept):
+        _inline(session, job.table_id, kept)
+    if len(moved):
+        _write_files(session, rows, job, ids, moved)
+
+
+def _name(table_id: int) -> str:
+    return f"ducklake_inlined_delete_{table_id}"
+
+
+def _rows_of(table_id: int) -> sa.TableClause:
+    columns = (sa.column(name, sa.BigInteger()) for name in ("file_id", "row_id", "begin_snapshot"))
+    return sa.table(_name(table_id), *columns)
+
+
+def _inlined(session: Session, table_id: int) -> Deleted:
+    """What the catalog holds as rows; the table is listed nowhere, DuckDB 1.5.5 looks for it by its name."""
+    found = session.rows(sa.select(_rows_of(table_id))) if session.has_table(_name(table_id)) else []
+    return Deleted(*np.array([tuple(row) for row in found], dtype=np.int64).reshape(-1, 3).T)
+
+
+def _forget_rows(session: Session, table_id: int, files: np.ndarray) -> None:
+    each = _rows_of(table_id)
+    statement = sa.delete(each).where(each.c.file_id == sa.bindparam("file"))
+    session.run(statement, [{"file": int(file)} for file in files])
+
+
+def _inline(session: Session, table_id: int, new: Deleted) -> None:
+    name = _name(table_id)
     session.connection.exec_driver_sql(
         f"CREATE TABLE IF NOT EXISTS {identifier(name)} (file_id BIGINT, row_id BIGINT, begin_snapshot BIGINT)"
     )
-    session.append(name, pa.table({"file_id": file_ids, "row_id": positions, "begin_snapshot": snapshots}))
+    session.append(name, pa.table({"file_id": new.file, "row_id": new.position, "begin_snapshot": new.snapshot}))
+
+
+def _write_files(session: Session, rows: Rows, job: Job, ids: Ids, moved: Deleted) -> None:
+    """One delete file a data file, together with what an older delete file of the lake says."""
+    folder = reads.table_directory(session, job.table_id)
+    wanted = set(np.unique(moved.file).tolist())
+    for old in reads.delete_files(session, job.table_id):
+        if old.data_file in wanted:
+            place = folder + old.path if old.relative else old.path
+            positions, snapshots = decode(storage.read(place, "delete file"), old.begin)
+            moved = moved.plus(Deleted(np.full(len(positions), old.data_file), positions, snapshots))
+            _supersede(session, rows, old, place, job)
+    moved = moved.where(np.lexsort((moved.position, moved.file)))
+    files, starts = np.unique(moved.file, return_index=True)
+    paths = reads.file_paths(session, job.table_id)
+    parts = np.split(np.arange(len(moved)), starts[1:])
+    first = ids.file
+    ids.file += len(files)
+    storage.make_directory(folder.rstrip("/"))
+
+    def write(job_: tuple[int, int, np.ndarray]) -> tuple[object, ...]:
+        id_, file, part = job_
+        snapshots = moved.snapshot[part]
+        content, footer = encode(_place(paths[file], folder), moved.position[part], snapshots)
+        name = f"ducklake-{uuid.uuid4()}-delete.parquet"
+        session.files.append(folder + name)
+        storage.write(folder + name, content, f"{name}.part")
+        begin, end = int(snapshots.min()), int(snapshots.max())
+        return id_, job.table_id, begin, None, file, name, True, "parquet", len(part), len(content), footer, None, end
+
+    for row in storage.parallel(write, list(zip(range(first, ids.file), files.tolist(), parts, strict=True))):
+        rows.add("delete_file", *row)
+
+
+def _place(stored: tuple[str, bool], folder: str) -> str:
+    path, relative = stored
+    return folder + path if relative else path
+
+
+def _supersede(session: Session, rows: Rows, old: reads.DeleteFile, place: str, job: Job) -> None:
+    """A delete file of the lake's own that a new one replaces is scheduled for deletion in the same commit."""
+    each = table("delete_file")
+    session.run(sa.delete(each).where(each.c.delete_file_id == old.id))
+    data_path = reads.settings(session)["data_path"]
+    relative = place.startswith(data_path)
+    path = place.removeprefix(data_path) if relative else place
+    rows.add("files_scheduled_for_deletion", old.id, path, relative, time_text(job.latest.time))

@@ -96,6 +96,7 @@ def _forget(session: Session, lake_table: reads.LakeTable) -> ReleasedTable:
         sa.select(file.c.data_file_id, file.c.path_is_relative, file.c.path).where(file.c.table_id == lake_table.id)
     )
     own = sum(bool(relative) for _, relative, _ in rows)
+    deletes = len(reads.delete_files(session, lake_table.id))
     for path in [path for _, relative, path in rows if not relative]:
         session.run(sa.delete(scheduled).where(scheduled.c.path == path))
     inlined = table("inlined_data_tables")
@@ -113,7 +114,7 @@ def _forget(session: Session, lake_table: reads.LakeTable) -> ReleasedTable:
     session.run(sa.delete(metadata).where(metadata.c.scope == "table", metadata.c.scope_id == lake_table.id))
     _note(session, lake_table)
     name = TableName(() if lake_table.schema == "main" else (lake_table.schema,), lake_table.name)
-    return ReleasedTable(name, len(rows) - own, own)
+    return ReleasedTable(name, len(rows) - own, own + deletes)
 
 
 def _note(session: Session, lake_table: reads.LakeTable) -> None:

@@ -16,15 +16,19 @@ from converters.ducklake.catalog.tables import TABLES, table
 from converters.ducklake.catalog.times import micros
 from converters.ducklake.columns import ColumnRow
 from converters.ducklake.stats import TableStat
+from converters.storage import absolute
 
 __all__ = [
     "DATA_CHANGES",
+    "DeleteFile",
     "Head",
     "LakeTable",
     "bookmark",
     "changes",
     "columns",
+    "delete_files",
     "ended_tables",
+    "file_paths",
     "has_foreign_absolute",
     "head",
     "live_counts",
@@ -34,6 +38,7 @@ __all__ = [
     "schemas",
     "settings",
     "shared_tables",
+    "table_directory",
     "table_stats",
     "tags",
     "version",
@@ -248,6 +253,52 @@ def live_files(session: Session, table_id: int) -> dict[str, int]:
         )
     )
     return {path: id_ for path, id_, relative in rows if not relative}
+
+
+@dataclass(frozen=True, slots=True)
+class DeleteFile:
+    """A live delete file of a table; `begin` is the first snapshot in which it applies."""
+
+    id: int
+    data_file: int
+    path: str
+    relative: bool
+    begin: int
+
+
+def delete_files(session: Session, table_id: int) -> list[DeleteFile]:
+    """The live delete files of a table."""
+    each = table("delete_file").c
+    rows = session.rows(
+        sa.select(each.delete_file_id, each.data_file_id, each.path, each.path_is_relative, each.begin_snapshot).where(
+            each.table_id == table_id, each.end_snapshot.is_(None)
+        )
+    )
+    return [DeleteFile(id_, file, path, bool(relative), begin) for id_, file, path, relative, begin in rows]
+
+
+def file_paths(session: Session, table_id: int) -> dict[int, tuple[str, bool]]:
+    """(stored path, whether it is relative to the table's directory) of every data file of a table, ended ones too."""
+    each = table("data_file").c
+    rows = session.rows(sa.select(each.data_file_id, each.path, each.path_is_relative).where(each.table_id == table_id))
+    return {id_: (path, bool(relative)) for id_, path, relative in rows}
+
+
+def table_directory(session: Session, table_id: int) -> str:
+    """Where a table keeps its own files, with a slash at the end: its path below its schema's below the data path."""
+    schema, each = table("schema").c, table("table").c
+    rows = session.rows(
+        sa.select(schema.path, schema.path_is_relative, each.path, each.path_is_relative)
+        .join(table("schema"), schema.schema_id == each.schema_id)
+        .where(each.table_id == table_id)
+        .order_by(each.begin_snapshot.desc())
+        .limit(1)
+    )
+    place = absolute(settings(session)["data_path"]).rstrip("/") + "/"
+    for path, relative in (rows[0][:2], rows[0][2:]):
+        if path is not None:
+            place = place + path if relative else path
+    return place.rstrip("/") + "/"
 
 
 def table_stats(session: Session, table_id: int) -> tuple[tuple[int, int, int] | None, Mapping[int, TableStat]]:

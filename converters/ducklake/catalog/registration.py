@@ -12,7 +12,8 @@ from bridge.errors import Conflict
 from bridge.model.schema import Schema, walk
 from bridge.model.table import Table
 from bridge.ports import ProgressSink, Written
-from converters.ducklake.catalog import deletes, reads
+from converters.ducklake.catalog import reads
+from converters.ducklake.catalog.deletes import Deleted
 from converters.ducklake.catalog.job import Ids, Job, Rows
 from converters.ducklake.catalog.session import Session
 from converters.ducklake.catalog.tables import table
@@ -34,8 +35,11 @@ def register(
     chosen: Mapping[str, str],
     renderer: Renderer,
     progress: ProgressSink,
-) -> Written:
-    """Data files with their statistics; files that were live before and are gone now get their end."""
+) -> tuple[Written, Deleted, np.ndarray]:
+    """Data files with their statistics; files that were live before and are gone now get their end.
+
+    Gives also the positions that become deleted, and the ids of the files that end.
+    """
     write, files = job.write, job.write.files.table
     begin = files.column("begin").to_numpy()
     last = len(job.table.commits)
@@ -80,7 +84,8 @@ def register(
         earlier = _held(session, job, files, np.union1d(np.flatnonzero(gone), known))
         file_ids[list(earlier)] = list(earlier.values())
         _end_files(session, file_ids[gone], lookup[end[gone]])
-    deletes.inline(session, job, file_ids[deleted[0]], deleted[1], lookup[deleted[2]])
+    noted = Deleted(file_ids[deleted[0]], deleted[1], lookup[deleted[2]])
+    ended = file_ids[gone | (kept & (end < last))]
     file_ids[~kept] = -1
     _statistics(session, rows, job, file_ids, np.where(kept, counts, 0), chosen, renderer, totals, held, progress)
     if count or totals:
@@ -97,13 +102,14 @@ def register(
             before[2] + int(chosen_rows.column("size").to_numpy().sum()),
         )
     commits = job.table.commits
-    return Written(
+    written = Written(
         write.name,
         len({snapshot.id for snapshot in job.snapshots.values()}),
         count,
         commits[job.start].id if job.start < last else "",
         commits[-1].id if commits else "",
     )
+    return written, noted, ended
 
 
 def _deleted(job: Job, kept: np.ndarray, end: np.ndarray, base: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:

@@ -10,7 +10,7 @@ import fcntl
 import os
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -20,6 +20,7 @@ import sqlalchemy as sa
 from sqlalchemy.pool import NullPool
 
 from bridge.errors import Blocked, BridgeError, Conflict, Unreachable, UsageError
+from converters import storage
 from converters.ducklake.catalog.tables import METADATA, TABLES
 from converters.ducklake.identifiers import identifier
 
@@ -72,6 +73,14 @@ class Session:
     def __init__(self, place: Place, connection: sa.Connection) -> None:
         self.place = place
         self.connection = connection
+        self.files: list[str] = []
+        """Files that this transaction wrote; without its commit they belong to nobody."""
+
+    def remove_files(self) -> None:
+        """Remove what was written for a commit that did not happen; what cannot be removed is an orphan to DuckLake."""
+        for path in self.files:
+            with suppress(BridgeError):
+                storage.remove(path)
 
     def rows(self, query: sa.Select[Any]) -> list[Any]:
         """The rows of a query."""
@@ -170,23 +179,30 @@ def session(place: Place, *, create: bool = False, write: bool = False) -> Itera
     elif place.exists:
         raise Conflict(f"{place.path} exists already")
     engine = _engine(place, write or create)
+    opened: Session | None = None
+    done = False
     try:
         connection = with_retry(lambda: _connect(engine, place))
         try:
             with connection.begin():
-                yield Session(place, connection)
+                opened = Session(place, connection)
+                yield opened
+                done = True
             if create and place.backend == "duckdb":
                 # what a full disk keeps out of the file must fail here, not when the file is opened next
                 connection.exec_driver_sql("CHECKPOINT")
                 connection.commit()
         finally:
             connection.close()
-    except sa.exc.DBAPIError as error:
-        raise _translated(error, place) from error
-    except duckdb.Error as error:
-        raise _translated(error, place) from error
+    except (sa.exc.DBAPIError, duckdb.Error) as error:
+        translated = _translated(error, place)
+        # of a lost connection nobody knows whether it committed
+        done = done and not isinstance(translated, Conflict)
+        raise translated from error
     finally:
         engine.dispose()
+        if opened is not None and not done:
+            opened.remove_files()
 
 
 def _connect(engine: sa.Engine, place: Place) -> sa.Connection:
