@@ -69,8 +69,8 @@ def _split(files: pl.DataFrame, back: pl.DataFrame) -> pl.DataFrame:
     """The files cut at the commits where something comes back, numbered anew as `piece` in the order of their begin."""
     cuts = back.group_by("file").agg(pl.col("end").sort().alias("cuts"))
     held = files.join(cuts, on="file", how="left").with_columns(pl.col("cuts").fill_null(pl.lit([], pl.List(pl.Int64))))
-    starts = pl.concat_list(pl.col("begin").cast(pl.List(pl.Int64)), "cuts").alias("starts")
-    ends = pl.concat_list("cuts", pl.col("end").fill_null(_OPEN).cast(pl.List(pl.Int64))).alias("ends")
+    starts = pl.concat_list("begin", "cuts").alias("starts")
+    ends = pl.concat_list("cuts", pl.col("end").fill_null(_OPEN)).alias("ends")
     cut = held.with_columns(starts, ends).explode("starts", "ends")
     return (
         cut.with_columns(

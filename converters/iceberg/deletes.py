@@ -63,7 +63,8 @@ def apply(
     if not len(deletes):
         return files, pl.DataFrame(schema=DELETED), []
     deletes = deletes.with_row_index("delete").with_columns(pl.col("delete").cast(pl.Int64))
-    targets = files.select("file", "path", "spec", "sequence", "record_count", begin="begin", end="end")
+    deletes = deletes.with_columns(resolve("referenced_data_file", path_map))
+    targets = files.select("file", "path", "spec", "sequence", "record_count", "begin", "end")
     names = files["path"].unique().to_frame().with_row_index("name").with_columns(pl.col("name").cast(pl.Int64))
     found: list[pl.DataFrame] = []
     faults: dict[tuple[Code, str], list[int]] = {}
@@ -74,7 +75,8 @@ def apply(
         found.append(
             rows.join(names, left_on="file_path", right_on="path").select("delete", "name", position=pl.col("pos"))
         )
-    positions = pl.concat(found) if found else pl.DataFrame(schema=["delete", "name", "position"])
+    nothing = pl.DataFrame(schema={"delete": pl.Int64, "name": pl.Int64, "position": pl.Int64})
+    positions = pl.concat([nothing, *found])
     pairs = _pairs(positions.select("delete", "name").unique(), targets.join(names, on="path"), deletes)
     hits = (
         positions.join(pairs, on=["delete", "name"])
@@ -148,8 +150,7 @@ def _read(
     for number in hidden["delete"]:
         faults.setdefault((Code.TABLE_ENCRYPTED, "encrypted"), []).append(number)
     deletes = deletes.filter(~pl.col("encrypted"))
-    vectors = deletes.filter(pl.col("format") == "puffin").with_columns(resolve("referenced_data_file", path_map))
-    for window in vectors.iter_slices(_VECTORS):
+    for window in deletes.filter(pl.col("format") == "puffin").iter_slices(_VECTORS):
         yield len(window), _vectors(window.rows(named=True), fault)
     for window in deletes.filter(pl.col("format") != "puffin").iter_slices(_WINDOW):
         entries = window.rows(named=True)

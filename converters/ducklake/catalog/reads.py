@@ -23,6 +23,7 @@ __all__ = [
     "DeleteFile",
     "Head",
     "LakeTable",
+    "LiveFile",
     "bookmark",
     "changes",
     "columns",
@@ -244,15 +245,23 @@ def tags(session: Session, name: str, *keys: sa.ColumnElement[bool]) -> list[tup
     ]
 
 
-def live_files(session: Session, table_id: int) -> dict[str, int]:
-    """data_file_id by path of the live files that are registered by absolute path."""
+@dataclass(frozen=True, slots=True)
+class LiveFile:
+    """A live data file of a table."""
+
+    id: int
+    row_id_start: int
+
+
+def live_files(session: Session, table_id: int) -> dict[str, LiveFile]:
+    """The live files, by path, that are registered by absolute path."""
     each = table("data_file").c
     rows = session.rows(
-        sa.select(each.path, each.data_file_id, each.path_is_relative).where(
+        sa.select(each.path, each.data_file_id, each.row_id_start, each.path_is_relative).where(
             each.table_id == table_id, each.end_snapshot.is_(None)
         )
     )
-    return {path: id_ for path, id_, relative in rows if not relative}
+    return {path: LiveFile(id_, start) for path, id_, start, relative in rows if not relative}
 
 
 @dataclass(frozen=True, slots=True)

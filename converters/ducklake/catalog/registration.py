@@ -56,7 +56,9 @@ def register(
     file_ids = np.full(len(begin), -1, dtype=np.int64)
     file_ids[kept] = np.arange(ids.file, ids.file + int(kept.sum()))
     ids.file += int(kept.sum())
-    row_ids, next_row = _row_ids(files.column("first_row_id"), counts, kept, job.table, totals[1] if totals else 0)
+    touched = np.union1d(np.flatnonzero(gone), deleted[0][~kept[deleted[0]]])
+    earlier = _held(session, job, files, touched) if len(touched) else {}
+    row_ids, next_row = _row_ids(files, kept, earlier, job.table, totals[1] if totals else 0)
     chosen_rows = files.filter(pa.array(kept))
     count = chosen_rows.num_rows
     ends = lookup[np.where(end[kept] >= last, last, end[kept])]
@@ -79,11 +81,8 @@ def register(
             }
         ),
     )
-    known = np.unique(deleted[0][~kept[deleted[0]]])
-    if gone.any() or len(known):
-        earlier = _held(session, job, files, np.union1d(np.flatnonzero(gone), known))
-        file_ids[list(earlier)] = list(earlier.values())
-        _end_files(session, file_ids[gone], lookup[end[gone]])
+    file_ids[list(earlier)] = [each.id for each in earlier.values()]
+    _end_files(session, file_ids[gone], lookup[end[gone]])
     noted = Deleted(file_ids[deleted[0]], deleted[1], lookup[deleted[2]])
     ended = file_ids[gone | (kept & (end < last))]
     file_ids[~kept] = -1
@@ -121,16 +120,26 @@ def _deleted(job: Job, kept: np.ndarray, end: np.ndarray, base: int) -> tuple[np
 
 
 def _row_ids(
-    first: pa.ChunkedArray, counts: np.ndarray, kept: np.ndarray, source: Table, taken: int
+    files: pa.Table, kept: np.ndarray, earlier: Mapping[int, reads.LiveFile], source: Table, taken: int
 ) -> tuple[np.ndarray, int]:
-    """row_id_start of each file: the source's own where it has row lineage, else the next free range."""
+    """row_id_start of each file: the source's own where it has row lineage, else the next free range; a file that is
+    registered again keeps the range it had."""
+    first, counts = files.column("first_row_id"), files.column("record_count").to_numpy()
     given = first.is_valid().to_numpy() & kept
     starts = first.fill_null(0).to_numpy().copy()
     ends = (starts + counts)[given]
     free = max(taken, source.next_row_id or 0, int(ends.max()) if len(ends) else 0)
-    waiting = kept & ~given
-    starts[waiting] = free + np.cumsum(counts[waiting]) - counts[waiting]
-    return starts, free + int(counts[waiting].sum())
+    waiting = np.flatnonzero(kept & ~given)
+    paths = files.column("path").combine_chunks().dictionary_encode()
+    path = paths.indices.to_numpy()
+    start_of = np.full(len(paths.dictionary), -1, dtype=np.int64)
+    for number, file in earlier.items():
+        start_of[path[number]] = file.row_id_start
+    new = np.sort(waiting[np.unique(path[waiting], return_index=True)[1]])
+    new = new[start_of[path[new]] < 0]
+    start_of[path[new]] = free + np.cumsum(counts[new]) - counts[new]
+    starts[waiting] = start_of[path[waiting]]
+    return starts, free + int(counts[new].sum())
 
 
 def _describe(job: Job, begin: np.ndarray, end: np.ndarray, other_ends: np.ndarray, deleted: np.ndarray) -> None:
@@ -158,8 +167,8 @@ def _describe(job: Job, begin: np.ndarray, end: np.ndarray, other_ends: np.ndarr
         )
 
 
-def _held(session: Session, job: Job, files: pa.Table, numbers: np.ndarray) -> dict[int, int]:
-    """data_file_id of files, by row number, that an earlier run registered."""
+def _held(session: Session, job: Job, files: pa.Table, numbers: np.ndarray) -> dict[int, reads.LiveFile]:
+    """Files, by row number, that an earlier run registered."""
     held = reads.live_files(session, job.table_id)
     paths = files.column("path").take(pa.array(numbers)).to_pylist()
     missing = [path for path in paths if path not in held]
