@@ -84,11 +84,29 @@ def apply(
         .select("file", "position", "begin", "end")
     )
     files, deleted = settle(files, hits)
-    problems = [
-        problem_of(code, table, f"{len(numbers)} delete files, {what}", deletes.filter(pl.col("delete").is_in(numbers)))
-        for (code, what), numbers in faults.items()
-    ]
+    problems = []
+    for (code, what), numbers in faults.items():
+        needed = _needed(deletes.filter(pl.col("delete").is_in(numbers)), targets)
+        if len(needed):
+            problems.append(problem_of(code, table, f"{len(needed)} delete files, {what}", needed))
     return files, deleted, problems
+
+
+def _needed(deletes: pl.DataFrame, files: pl.DataFrame) -> pl.DataFrame:
+    """The deletes that may apply to some file, each until the last commit at which it may; compactions leave others
+    behind, which no reader opens."""
+    far = 1 << 62
+    found = []
+    for row in deletes.rows(named=True):
+        only = row["referenced_data_file"]
+        place = pl.col("path") == only if only is not None else pl.col("spec") == row["spec"]
+        end = far if row["end"] is None else int(row["end"])
+        mine = files.filter(place & (pl.col("sequence") <= row["sequence"]) & (pl.col("begin") < end))
+        reach = [last for last in mine["end"].fill_null(far).to_list() if last > row["begin"]]
+        if reach:
+            last = min(end, max(reach))
+            found.append({**row, "end": None if last == far else last})
+    return pl.DataFrame(found, schema=deletes.schema)
 
 
 def _pairs(pairs: pl.DataFrame, targets: pl.DataFrame, deletes: pl.DataFrame) -> pl.DataFrame:
