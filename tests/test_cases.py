@@ -26,7 +26,7 @@ CASES = SHARED / "cases"
 if not CASES.is_dir():
     pytest.skip("the case scripts are not beside this checkout", allow_module_level=True)
 
-SPARK = ("02", "06", "08", "09", "11", "14")
+SPARK = ("01", "02", "04", "06", "08", "09", "11", "14")
 
 
 @dataclass(frozen=True)
@@ -167,6 +167,48 @@ def test_case_migrates_and_its_source_stays(number: str, migrate: Migrate) -> No
     lake = migrate(number)
     assert lake.ran.code == 0, [each for each in lake.ran.json["checks"] if not each["ok"]] or lake.ran.err
     assert lake.source_untouched
+
+
+# 01: deletes of files under an older partition spec
+
+
+@pytest.mark.spark
+def test_deletes_reach_files_of_an_older_spec(migrate: Migrate, tmp_path: Path) -> None:
+    lake = migrate("01")
+    expected = lake.made.expected
+    rows = lake.ask("SELECT id, val FROM t ORDER BY id")
+    assert [list(row) for row in rows] == expected["rows"]
+    assert lake.count("t") == expected["count"]
+    assert {each: lake.count("t", each) for each in expected["filters"]} == expected["filters"]
+    assert (lake.ran.codes()["loss"], lake.ran.codes()["blocked"]) == ([], [])
+    whole = lake.ask("SELECT id, ts, val FROM t")
+    types = pa.schema([("id", pa.int32()), ("ts", pa.timestamp("us", "UTC")), ("val", pa.string())])
+    held = [dict(zip(types.names, row, strict=True)) for row in whole]
+    assert lake.faults(pa.Table.from_pylist(held, types), tmp_path) == []
+
+
+# 04: deletion vectors
+
+
+@pytest.mark.spark
+def test_vectors_delete_what_spark_deleted(migrate: Migrate, tmp_path: Path) -> None:
+    lake = migrate("04")
+    expected = lake.made.expected
+    assert lake.ask("SELECT count(*), sum(id) FROM t") == [(expected["count"], expected["sum_id"])]
+    assert {each: lake.count("t", each) for each in expected["filters"]} == expected["filters"]
+    kept = [each for each in range(1000) if each not in (0, 1, 2, 3, 999) and not 100 <= each <= 149 and each % 10 != 7]
+    rows = pa.table(
+        {
+            "id": pa.array(kept, pa.int32()),
+            "p": pa.array(["odd" if each % 2 else "even" for each in kept]),
+            "s": pa.array([f"row{each}" for each in kept]),
+        }
+    )
+    assert lake.faults(rows, tmp_path) == []
+    counts = [
+        lake.count(f"t AT (VERSION => {at})") for _, at in sorted(commits_of(lake.file).items(), key=lambda p: p[1])
+    ]
+    assert counts == sorted(counts, reverse=True) and counts[0] == 1000 and counts[-1] == expected["count"]
 
 
 # 02: columns renamed, dropped and added again

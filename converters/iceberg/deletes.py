@@ -85,8 +85,8 @@ def apply(
     )
     files, deleted = settle(files, hits)
     problems = []
-    for (code, what), numbers in faults.items():
-        needed = _needed(deletes.filter(pl.col("delete").is_in(numbers)), targets)
+    for (code, what), several in faults.items():
+        needed = _needed(deletes.filter(pl.col("delete").is_in(several)), targets)
         if len(needed):
             problems.append(problem_of(code, table, f"{len(needed)} delete files, {what}", needed))
     return files, deleted, problems
