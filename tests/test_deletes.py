@@ -137,6 +137,19 @@ def test_rows_come_back_in_a_later_run_too(tmp_path: Path) -> None:
     assert judge(str(lake), [Subject("main.t", asked)], scratch=tmp_path / "judge", change=False, filters=4) == []
 
 
+def test_a_file_that_came_back_is_adopted_only_as_it_is_now(tmp_path: Path) -> None:
+    found, states = undone(tmp_path)
+    lake, shared = tmp_path / "lake.ducklake", tmp_path / "shared.ducklake"
+    report = migrate(found, lake, ownership="adopt")
+    said = {each.code.text: each.detail for each in report.plan.tables[0].findings}
+    assert "left the table and came back" in said["history-trimmed"]
+    asked = Subject("main.t", (Version(None, None, states[-1]),))
+    assert judge(str(lake), [asked], scratch=tmp_path / "judge", change=False, filters=4) == []
+    migrate(found, shared)
+    with pytest.raises(bridge.Blocked, match="came back"):
+        bridge.adopt(f"ducklake:{shared}", ["t"])
+
+
 def entries(found: Case, change: Callable[[dict[str, Any]], object]) -> None:
     """Change every entry of every delete manifest."""
     for path in found.home.rglob("*-m*.avro"):

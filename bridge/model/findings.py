@@ -130,6 +130,11 @@ class Code(Enum):
     FILE_MISSING = ("file-missing", _BLOCKED, "a data file is gone")
     FILE_UNREADABLE = ("file-unreadable", _BLOCKED, "a data file is damaged or is not Parquet")
     FILE_SIZE = ("file-size", _BLOCKED, "a data file is not the one its manifest describes")
+    FILE_RETURNS = (
+        "file-returns",
+        _BLOCKED,
+        "a data file left the table and came back; a lake that owns it would delete it when the first time expires",
+    )
     FILE_LISTED_TWICE = ("file-listed-twice", _BLOCKED, "one data file is live twice in one snapshot")
     ROW_COUNT = ("row-count", _BLOCKED, "the manifests do not add up to the rows that the snapshot claims")
     ROW_SUMMARY = (

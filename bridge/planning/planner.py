@@ -55,7 +55,11 @@ def decide(
         return TablePlan(
             table.name, target, Action.NOTHING, (), table, files, definition=definition, id=plan_id, identity=identity
         )
-    first, trimmed = _first(table, [each for each in files.problems if not _accepted(each.finding, options)], base)
+    ownership = options.ownership or (held.bookmark.ownership if held and held.bookmark else "shared")
+    problems = [each for each in files.problems if not _accepted(each.finding, options)]
+    if ownership == "adopt":
+        problems += _returning(table, files)
+    first, trimmed = _first(table, problems, base)
     findings += trimmed
     if options.history == "current" and base is None and first < len(table.commits) - 1:
         dropped = len(table.commits) - 1 - first
@@ -97,8 +101,22 @@ def decide(
         definition=definition,
         id=plan_id,
         identity=identity,
-        ownership=options.ownership or (held.bookmark.ownership if held and held.bookmark else "shared"),
+        ownership=ownership,
     )
+
+
+def _returning(table: Table, files: Files) -> list[FileProblem]:
+    """Files that are registered more than once: an owner's maintenance deletes them when the first of these expires."""
+    rows = files.table.select(["path", "end"])
+    counted = rows.group_by("path").aggregate([("path", "count"), ("end", "max")])
+    several = counted.filter(pc.greater(counted.column("path_count"), 1))
+    if not several.num_rows:
+        return []
+    last = pc.max(several.column("end_max")).as_py()
+    paths = several.column("path").to_pylist()
+    said = f"{len(paths)} data files left the table and came back, such as {paths[0]}"
+    hint = "share the files (--ownership shared), or compact the table at the source"
+    return [FileProblem(Finding(Code.FILE_RETURNS, str(table.name), said, hint, tuple(paths[:1000]), len(paths)), last)]
 
 
 def _accepted(finding: Finding, options: Options) -> bool:

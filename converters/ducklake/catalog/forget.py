@@ -8,6 +8,7 @@ from time import time_ns
 import sqlalchemy as sa
 
 from bridge.errors import Blocked, UsageError
+from bridge.model.findings import Code
 from bridge.model.table import TableName
 from bridge.ports import ReleasedTable
 from converters.ducklake.catalog import guard, reads
@@ -146,6 +147,7 @@ def adopt(session: Session, names: Sequence[str]) -> list[TableName]:
     """Hand the files of tables to the lake: nothing guards them any more."""
     metadata, done = table("metadata"), []
     for each in resolve(session, names):
+        _refuse_twice(session, each)
         session.run(
             sa.update(metadata)
             .where(
@@ -159,3 +161,22 @@ def adopt(session: Session, names: Sequence[str]) -> list[TableName]:
     if not reads.shared_tables(session):
         guard.lift(session)
     return done
+
+
+def _refuse_twice(session: Session, each: reads.LakeTable) -> None:
+    """A file that is registered twice would be deleted when the first of the two expires."""
+    file = table("data_file").c
+    rows = session.rows(
+        sa.select(file.path)
+        .where(file.table_id == each.id)
+        .group_by(file.path, file.path_is_relative)
+        .having(sa.func.count() > 1)
+        .limit(1)
+    )
+    if rows:
+        raise Blocked(
+            f"{each.schema}.{each.name}: data file {rows[0][0]} left the table and came back; the lake would delete it "
+            "when the first time expires",
+            code=Code.FILE_RETURNS.text,
+            hint="expire the snapshots that came from the source first, or release the table and migrate it again",
+        )
