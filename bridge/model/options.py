@@ -28,3 +28,5 @@ class Options:
     verify: Literal["metadata", "rows", "none"] = "metadata"
     accept: frozenset[str] = frozenset()
     strict: bool = False
+    source_options: tuple[tuple[str, str], ...] = field(default=(), repr=False)
+    """Settings of the source's catalog; they may be credentials, so nothing shows them."""
