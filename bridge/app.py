@@ -223,7 +223,13 @@ def verify(
                 f"{to} in {target} was not migrated by this tool",
                 hint="migrate it first, and name it as you did then: --as",
             )
-        table = opened.open(name)
+        try:
+            table = opened.open(name)
+        except BridgeError as error:
+            if len(names) == 1:
+                raise
+            checks.append(Check(f"{to}: can be read at the source", error.message))
+            continue
         ids = [commit.id for commit in table.table.commits]
         if there.bookmark.commit != (ids[-1] if ids else ""):
             checks.append(
@@ -236,6 +242,9 @@ def verify(
         if there.bookmark.changed_by:
             checks.append(Check(f"{to}: unchanged in the lake", f"changed there since: {there.bookmark.changed_by}"))
         plan_ = _table_plan(opened, lake, name, to, {}, options, progress)
+        if plan_.action is Action.BLOCKED and len(names) > 1:
+            checks.append(Check(f"{to}: can be compared", str(plan_.blockers[0])))
+            continue
         if plan_.action is Action.BLOCKED:
             raise Blocked(str(plan_.blockers[0]), code=plan_.blockers[0].code.text)
         writes = writes_of((replace(plan_, target=to),))

@@ -128,6 +128,9 @@ class Catalog(BaseHTTPRequestHandler):
     def load(self, state: dict[str, Any], levels: list[str], name: str) -> None:
         full = ".".join((*levels, name))
         COUNTS[full] += 1
+        if "X-Iceberg-Access-Delegation" in self.headers:
+            self.refuse(403, "ForbiddenException", "no credentials are handed out")
+            return
         found = [each for each in state["tables"] if each["levels"] == levels and each["name"] == name]
         if not found or COUNTS[full] > state.get("gone", {}).get(full, 1 << 30):
             self.refuse(404, "NoSuchTableException", f"no table {full}")

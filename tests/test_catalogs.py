@@ -438,6 +438,32 @@ def test_sql_catalogs_that_are_not_there_stay_so(tmp_path: Path) -> None:
     assert gone.code == 6 and SECRET not in gone.out
 
 
+def test_other_kinds_of_catalogs_are_opened_by_pyiceberg(tmp_path: Path) -> None:
+    made = sql_catalog(tmp_path / "catalog.db")
+    register(made, ("a", "b", "one"), "evo_struct")
+    made.create_namespace(("c",), {"comment": "x"})
+    made.close()
+    own = ["py-catalog-impl=pyiceberg.catalog.sql.SqlCatalog", f"uri=sqlite:///{tmp_path / 'catalog.db'}"]
+    given = [part for each in own for part in ("--source-option", each)]
+    done = run_here("plan", "iceberg-catalog:cat", f"ducklake:{tmp_path / 'l'}", "--json", *maps("evo_struct"), *given)
+    assert done.code == 0 and set(tables(done)) == {"a.b.one"}, done.out
+    assert ("empty-namespace", "c") in beside(done)
+    glue = run_here("plan", "iceberg-catalog:c", f"ducklake:{tmp_path / 'l'}", "--json", "--source-option", "type=glue")
+    assert glue.code == 2 and "pyiceberg[glue]" in glue.json["error"], glue.out
+
+
+@pytest.mark.slow
+def test_verify_goes_on_after_a_table_that_cannot_be_read(rest: Rest, tmp_path: Path) -> None:
+    rest.set(namespaces=namespaces("a"), tables=[entry("evo_struct", "a"), entry("v2_cow", "a")])
+    lake = tmp_path / "lake.ducklake"
+    assert migrate(lake, *rest.options()).code == 0
+    rest.set(faults=[["/tables/evo_struct", 500, 0]])
+    done = run_here("verify", "iceberg-catalog:cat", f"ducklake:{lake}", "--json", *maps(*KINDS), *rest.options())
+    faults = [each["what"] for each in done.json["checks"] if not each["ok"]]
+    assert done.code == 4 and faults == ["a.evo_struct: can be read at the source"], done.out
+    assert any(each["what"].startswith("a.v2_cow: rows") for each in done.json["checks"])
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", CARRIED)
 def test_every_fixture_arrives_through_a_catalog_as_it_does_by_its_path(kind: str, rest: Rest, tmp_path: Path) -> None:
@@ -493,8 +519,7 @@ def metastore(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     try:
         yield f"thrift://127.0.0.1:{int(process.stdout.readline())}"
     finally:
-        process.stdin.close()
-        process.wait(60)
+        process.communicate(timeout=60)
 
 
 @pytest.mark.slow

@@ -86,7 +86,7 @@ def _notices(here: Namespace, listed: Sequence[Namespace]) -> Iterator[Notice]:
     for other, kind in here.others:
         name = TableName(here.levels, other)
         yield Notice(name, Finding(Code.OTHER_FORMAT, str(name), f"no Iceberg table but {kind}"))
-    if here.properties:
+    if set(here.properties) - {"location"}:  # where the source puts its files means nothing in the lake
         yield of_namespace(Code.NAMESPACE_PROPERTIES, f"not carried: {', '.join(sorted(here.properties))}")
     if here.fault:
         yield of_namespace(Code.NAMESPACE_UNREADABLE, here.fault, "--exclude leaves it out")

@@ -32,6 +32,7 @@ __all__ = ["RestReader"]
 
 _CONNECT, _READ = 10.0, 60.0
 _FIRST = 120.0
+_DELEGATION = "x-iceberg-access-delegation"
 _REFUSED = (UnauthorizedError, ForbiddenError, OAuthError, AuthorizationExpiredError)
 
 
@@ -51,6 +52,12 @@ class _Client(RestCatalog):
 
     def _create_legacy_oauth2_auth_manager(self, session: requests.Session) -> Any:
         return super()._create_legacy_oauth2_auth_manager(_bounded(session, _seconds(self.properties)))
+
+    def _config_headers(self, session: requests.Session) -> None:
+        """Credentials for the files are not asked for: they would not be used, and some servers refuse to give any."""
+        super()._config_headers(session)
+        if not any(key.lower() == f"header.{_DELEGATION}" for key in self.properties):
+            session.headers.pop(_DELEGATION, None)
 
     def table_text(self, name: TableName) -> bytes:
         """What the server says of a table, byte for byte; a token that ran out is renewed once."""

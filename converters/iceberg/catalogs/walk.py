@@ -30,7 +30,7 @@ def walk(
         seen.add(levels)
         fault, deeper = "", list[tuple[str, ...]]()
         try:
-            deeper = [each for each in below(levels) if each[: len(levels)] == levels and len(each) > len(levels)]
+            deeper = below(levels)
         except Missing:
             pass  # a catalog without nested namespaces knows no such parent
         except BridgeError as error:
