@@ -24,9 +24,12 @@ from bridge.planning.selection import concerned, literal, matches
 from bridge.ports import Notice
 from tests.judge import Subject, judge
 from tests.support import ROOT, Case, Ran, case, lake_rows, run_here, subject, versions
-from tests.test_kinds import CARRIED
 
 SECRET = "s3cr3t-of-the-client"
+SHAPES = (
+    "craft_v1_manifests", "evo_readd", "hist_expired", "hist_rollback", "meta_gzip", "names_special", "snappy_manifest",
+    "spec_evo", "uri_paths", "v1_basic", "v3_default", "v3_lineage", "wide", "zstd_manifest",
+)  # fmt: skip
 KINDS = ("evo_struct", "meta_gzip", "v2_cow", "part_identity")
 
 
@@ -144,6 +147,7 @@ def test_a_rest_catalog_becomes_one_history_with_a_schema_for_each_namespace(res
     assert checked.code == 0, checked.out + checked.err
 
 
+@pytest.mark.slow
 def test_patterns_select_over_the_names_of_a_catalog(rest: Rest) -> None:
     rest.set(
         namespaces=namespaces("a", "a.b", "c"),
@@ -252,10 +256,11 @@ def test_a_namespace_that_cannot_be_listed_holds_the_exit_code_but_nothing_else(
     assert left_out.code == 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("loads", "code"),
     [
-        pytest.param(0, "table-unreadable", id="before it is opened", marks=pytest.mark.slow),
+        pytest.param(0, "table-unreadable", id="before it is opened"),
         pytest.param(1, "table-gone", id="before the commit"),
     ],
 )
@@ -336,6 +341,7 @@ def test_a_server_at_fault_is_told_in_time(where: str, fault: object, code: int,
     assert time.monotonic() - begun < 15
 
 
+@pytest.mark.slow
 def test_a_catalog_that_goes_silent_in_between_is_not_waited_for_again(rest: Rest, tmp_path: Path) -> None:
     rest.set(
         namespaces=namespaces("a"),
@@ -465,8 +471,10 @@ def test_verify_goes_on_after_a_table_that_cannot_be_read(rest: Rest, tmp_path: 
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("kind", CARRIED)
-def test_every_fixture_arrives_through_a_catalog_as_it_does_by_its_path(kind: str, rest: Rest, tmp_path: Path) -> None:
+@pytest.mark.parametrize("kind", SHAPES)
+def test_metadata_of_every_shape_arrives_through_a_catalog_as_it_does_by_its_path(
+    kind: str, rest: Rest, tmp_path: Path
+) -> None:
     rest.set(namespaces=namespaces("a"), tables=[entry(kind, "a", name="t")])
     lake = tmp_path / "lake.ducklake"
     done = migrate(lake, *rest.options(), "--as", "main.t", kinds=(kind,))
@@ -474,6 +482,7 @@ def test_every_fixture_arrives_through_a_catalog_as_it_does_by_its_path(kind: st
     assert judge(str(lake), [subject(case(kind), lake)], scratch=tmp_path / "judge", change=False, filters=6) == []
 
 
+@pytest.mark.slow
 def test_without_thrift_the_extra_is_named(tmp_path: Path) -> None:
     code = (
         "import sys; sys.modules['thrift'] = None\n"
@@ -487,6 +496,7 @@ def test_without_thrift_the_extra_is_named(tmp_path: Path) -> None:
     assert done.returncode == 2 and "ducklake-bridge[hive]" in json.loads(done.stdout)["hint"]
 
 
+@pytest.mark.slow
 def test_a_metastore_that_is_not_there_or_silent_is_unreachable(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -176,6 +176,7 @@ def test_a_warehouse_in_a_bucket_is_followed_and_its_lake_writes_beside_it(store
     assert judge(str(lake), [now], scratch=tmp_path / "judge", setup=store.setup, change=False, filters=6) == []
 
 
+@pytest.mark.slow
 def test_the_data_path_and_the_source_are_compared_across_s3_s3a_and_s3n(store: Store, tmp_path: Path) -> None:
     found = case("evo_struct")
     place = upload(store, found)
@@ -251,6 +252,7 @@ def test_what_is_not_there_is_missing(store: Store, tmp_path: Path) -> None:
     assert plan("iceberg:s3:///t", tmp_path).code == 2
 
 
+@pytest.mark.slow
 def test_a_server_that_is_gone_or_silent_is_told_in_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(s3, "_REQUEST", 1.0)
     with silent() as url:
