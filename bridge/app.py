@@ -6,7 +6,7 @@ import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from bridge.errors import Blocked, BridgeError, Conflict, UsageError
+from bridge.errors import Blocked, BridgeError, Conflict, Unreachable, UsageError
 from bridge.execution.executor import execute, writes_of
 from bridge.locators import Locator, parse_locator
 from bridge.model.findings import Code, Finding
@@ -14,7 +14,7 @@ from bridge.model.options import Options
 from bridge.model.table import Table, TableName
 from bridge.planning.plan import Action, Plan, TablePlan
 from bridge.planning.planner import blocked_table, decide
-from bridge.planning.selection import select, targets
+from bridge.planning.selection import concerned, select, targets
 from bridge.ports import (
     Check,
     CommitResult,
@@ -50,7 +50,7 @@ class Report:
         """4 for a failed verification, 3 when a table was blocked, else 0."""
         if self.faults:
             return 4
-        return 3 if self.plan.blocked else 0
+        return 0 if self.plan.is_complete else 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +60,7 @@ class Inspection:
     locator: str
     tables: tuple[Table, ...] = ()
     unreadable: tuple[tuple[TableName, str], ...] = ()
+    findings: tuple[Finding, ...] = ()
     lake: Mapping[str, object] | None = None
     lake_tables: tuple[LakeTableInfo, ...] = ()
 
@@ -80,7 +81,7 @@ def plan(source: str, target: str, options: Options | None = None, progress: Pro
     return _plan(source, target, options or Options(), progress or Silent())[0]
 
 
-def _plan(source: str, target: str, options: Options, progress: ProgressSink) -> tuple[Plan, Target]:
+def _plan(source: str, target: str, options: Options, progress: ProgressSink) -> tuple[Plan, Source, Target]:
     _check(options)
     from_, to = parse_locator(source), parse_locator(target)
     opened = open_source(from_, options)
@@ -90,14 +91,40 @@ def _plan(source: str, target: str, options: Options, progress: ProgressSink) ->
     clashes = _clashes(names)
     held = lake.lookup(list(names.values()))
     newest = lake.newest()
-    tables = tuple(
-        _table_plan(
-            opened, lake, name, names[name], held, options, progress, clashes.get(name), newest, len(chosen) > 1
-        )
-        for name in chosen
-    )
+    tables, unreachable = [], []
+    for name in chosen:
+        try:
+            made = _table_plan(
+                opened, lake, name, names[name], held, options, progress, clashes.get(name), newest, len(chosen) > 1
+            )
+        except (Unreachable, UsageError) as error:  # what is wrong with one of several never stops the others
+            if len(chosen) == 1:
+                raise
+            unreachable.append(error)
+            said = Finding(Code.TABLE_UNREADABLE, str(name), error.message, error.hint)
+            made = blocked_table(name, names[name], said)
+        tables.append(made)
+    if len(unreachable) == len(chosen):
+        raise unreachable[0]
     digest = hashlib.sha256("\n".join((str(from_), *(each.id or str(each.source) for each in tables))).encode())
-    return Plan(str(from_), str(to), tables, digest.hexdigest()[:16]), lake
+    beside = tuple(concerned(opened.noticed(), options))
+    return Plan(str(from_), str(to), tuple(tables), digest.hexdigest()[:16], beside), opened, lake
+
+
+def _still_there(made: Plan, opened: Source, progress: ProgressSink) -> Plan:
+    """The plan without the tables that were dropped at the source while it was made: their files may be gone."""
+    tables = []
+    for each in made.tables:
+        if each in made.writes:
+            progress.step(f"{each.source}: still there?")
+            try:
+                gone = None if opened.holds(each.source) else "it was dropped since it was read"
+            except BridgeError as error:
+                gone = error.message
+            if gone is not None:
+                each = blocked_table(each.source, each.target, Finding(Code.TABLE_GONE, str(each.source), gone))
+        tables.append(each)
+    return replace(made, tables=tuple(tables))
 
 
 def _clashes(names: Mapping[TableName, TableName]) -> dict[TableName, Finding]:
@@ -155,7 +182,8 @@ def _table_plan(
 def migrate(source: str, target: str, options: Options | None = None, progress: ProgressSink | None = None) -> Report:
     """Plan, write what the plan allows, and verify it. A failed verification leaves the commit and says so."""
     options, progress = options or Options(), progress or Silent()
-    made, lake = _plan(source, target, options, progress)
+    made, opened, lake = _plan(source, target, options, progress)
+    made = _still_there(made, opened, progress)
     result, writes = execute(made, lake, progress)
     if not writes:
         return Report(made, result)
@@ -164,7 +192,6 @@ def migrate(source: str, target: str, options: Options | None = None, progress: 
         progress.step("verifying with DuckDB")
         checks += lake.verify(result, writes, options.check_files == "all")
     if options.verify == "rows":
-        opened = open_source(parse_locator(source), options)
         for each in made.writes:
             checks += check_rows(opened.open(each.source), lake, each.target, each.first, progress)
     return Report(made, result, tuple(checks), tuple(lake.closing_words(result, writes)))
@@ -196,7 +223,13 @@ def verify(
                 f"{to} in {target} was not migrated by this tool",
                 hint="migrate it first, and name it as you did then: --as",
             )
-        table = opened.open(name)
+        try:
+            table = opened.open(name)
+        except BridgeError as error:
+            if len(names) == 1:
+                raise
+            checks.append(Check(f"{to}: can be read at the source", error.message))
+            continue
         ids = [commit.id for commit in table.table.commits]
         if there.bookmark.commit != (ids[-1] if ids else ""):
             checks.append(
@@ -209,6 +242,9 @@ def verify(
         if there.bookmark.changed_by:
             checks.append(Check(f"{to}: unchanged in the lake", f"changed there since: {there.bookmark.changed_by}"))
         plan_ = _table_plan(opened, lake, name, to, {}, options, progress)
+        if plan_.action is Action.BLOCKED and len(names) > 1:
+            checks.append(Check(f"{to}: can be compared", str(plan_.blockers[0])))
+            continue
         if plan_.action is Action.BLOCKED:
             raise Blocked(str(plan_.blockers[0]), code=plan_.blockers[0].code.text)
         writes = writes_of((replace(plan_, target=to),))
@@ -235,7 +271,8 @@ def inspect(locator: str, options: Options | None = None) -> Inspection:
             if len(chosen) == 1:
                 raise
             unreadable.append((name, str(error)))
-    return Inspection(str(parsed), tuple(tables), tuple(unreadable))
+    beside = tuple(concerned(source.noticed(), options))
+    return Inspection(str(parsed), tuple(tables), tuple(unreadable), beside)
 
 
 def release(locator: str, names: Sequence[str], discard: bool = False) -> Sequence[ReleasedTable]:

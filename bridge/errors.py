@@ -6,12 +6,22 @@ BridgeError (1)
 ├── VerificationFailed (4)  the commit stands and does not hold what was promised
 ├── Conflict (5)          somebody else changed, or holds, what we need
 └── Unreachable (6)       the source or target is not there or cannot be read
-    └── Missing           a file that is referred to does not exist
+    ├── Missing           a file that is referred to does not exist
+    └── Unanswered        it may well be there: access was denied, or nobody answered
 """
 
 from __future__ import annotations
 
-__all__ = ["Blocked", "BridgeError", "Conflict", "Missing", "Unreachable", "UsageError", "VerificationFailed"]
+__all__ = [
+    "Blocked",
+    "BridgeError",
+    "Conflict",
+    "Missing",
+    "Unanswered",
+    "Unreachable",
+    "UsageError",
+    "VerificationFailed",
+]
 
 
 class BridgeError(Exception):
@@ -70,3 +80,7 @@ class Unreachable(BridgeError):
 
 class Missing(Unreachable):
     """A file that is referred to does not exist."""
+
+
+class Unanswered(Unreachable):
+    """It may well be there: access was denied, or nobody answered; never a reason to do without it."""

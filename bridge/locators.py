@@ -26,7 +26,10 @@ def parse_locator(text: str) -> Locator:
     """Split `format:rest`; UsageError names the formats when there is none."""
     format_, colon, rest = text.partition(":")
     if not colon or format_ not in FORMATS:
-        raise UsageError(f"{text!r} is not a locator", hint="write iceberg:PATH or ducklake:FILE")
+        raise UsageError(f"{text!r} is not a locator", hint="write iceberg:PATH, iceberg-catalog:NAME or ducklake:FILE")
     if not rest:
-        raise UsageError(f"{text!r} names no table or catalog", hint=f"write {format_}:PATH")
+        raise UsageError(
+            f"{text!r} names no table or catalog",
+            hint=f"write {format_}:{'NAME' if format_ == 'iceberg-catalog' else 'PATH'}",
+        )
     return Locator(format_, rest)

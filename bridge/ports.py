@@ -17,6 +17,7 @@ __all__ = [
     "CommitResult",
     "Lake",
     "LakeTableInfo",
+    "Notice",
     "ProgressSink",
     "ReleasedTable",
     "Rows",
@@ -67,6 +68,14 @@ class SourceTable(Protocol):
         ...
 
 
+@dataclass(frozen=True, slots=True)
+class Notice:
+    """What lies at a source beside its tables (a view, say), by its name; a name of "" is the namespace itself."""
+
+    name: TableName
+    finding: Finding
+
+
 class Source(Protocol):
     """A place that tables are read from."""
 
@@ -74,8 +83,16 @@ class Source(Protocol):
         """The names of its tables, sorted."""
         ...
 
+    def noticed(self) -> Sequence[Notice]:
+        """What lies beside the tables and is not carried, or could not be looked at."""
+        ...
+
     def open(self, name: TableName) -> SourceTable:
         """Blocked or Unreachable when the table cannot be read."""
+        ...
+
+    def holds(self, name: TableName) -> bool:
+        """Whether a table that was opened is still there."""
         ...
 
 

@@ -12,7 +12,10 @@ from bridge.ports import Lake, Source, Target
 
 __all__ = ["extensions", "open_lake", "open_source", "open_target", "type_choices"]
 
-_SOURCES = {"iceberg": "converters.iceberg.reader:open_source"}
+_SOURCES = {
+    "iceberg": "converters.iceberg.reader:open_source",
+    "iceberg-catalog": "converters.iceberg.catalog:open_catalog",
+}
 _TARGETS = {"ducklake": "converters.ducklake.writer:open_target"}
 _LAKES = {"ducklake": "converters.ducklake.lake:open_lake"}
 _EXTRAS = {"pyspark": "spark", "deltalake": "delta", "thrift": "hive", "psycopg": "postgres"}

@@ -34,7 +34,7 @@ _OPTIONS = (
         "tables",
         multiple=True,
         metavar="PATTERN",
-        help="Only tables that match; * stays in a level, ** does not.",
+        help="Only tables that match; * and ? stay in a level, ** does not, \\* is a star.",
     ),
     _option("--exclude", multiple=True, metavar="PATTERN", help="Not these tables."),
     _option(
@@ -42,6 +42,13 @@ _OPTIONS = (
         "rename",
         metavar="SCHEMA.TABLE",
         help="Name in the target; {namespace} and {table} are replaced.",
+    ),
+    _option(
+        "--source-option",
+        "source_options",
+        multiple=True,
+        metavar="KEY=VALUE",
+        help="A setting of iceberg-catalog:NAME, beside its configuration.",
     ),
     _option("--data-path", metavar="URI", help="Where a new lake writes its own files."),
     _option(
@@ -126,7 +133,16 @@ def _options(verify: str = "metadata", **given: Any) -> Any:
         verify=verify,  # type: ignore[arg-type]  # click checked it
         accept=frozenset(given["accept"]),
         strict=given["strict"],
+        source_options=_pairs(given["source_options"]),
     )
+
+
+def _pairs(given: tuple[str, ...]) -> tuple[tuple[str, str], ...]:
+    """KEY=VALUE options; what is wrong is told without the value, which may be a credential."""
+    for number, text in enumerate(given, 1):
+        if not text.partition("=")[0].strip() or "=" not in text:
+            raise UsageError(f"--source-option number {number} is not KEY=VALUE")
+    return tuple((key.strip(), value) for key, _, value in (text.partition("=") for text in given))
 
 
 def _type_choices() -> dict[str, tuple[str, ...]]:
@@ -165,7 +181,7 @@ def plan(source: str, target: str, as_json: bool, report: str | None, **given: A
         render.out_json(data)
     else:
         render.out(*render.plan_text(made))
-    sys.exit(3 if made.blocked else 0)
+    sys.exit(0 if made.is_complete else 3)
 
 
 @cli.command()
@@ -185,8 +201,9 @@ def migrate(
 ) -> None:
     """Write a source's tables into a target, in one transaction.
 
-    SOURCE is iceberg:PATH (a table's directory, its .metadata.json file or a warehouse), TARGET is ducklake:FILE or
-    ducklake:sqlite:FILE. Running it again adds what the source gained since.
+    SOURCE is iceberg:PATH (a table's directory, its .metadata.json file or a warehouse) or iceberg-catalog:NAME (a
+    PyIceberg catalog: REST, SQL, Hive), TARGET is ducklake:FILE or ducklake:sqlite:FILE. Running it again
+    adds what the source gained since.
     """
     from bridge import app
     from bridge.cli import render
@@ -242,15 +259,19 @@ def verify(source: str, target: str, as_json: bool, report: str | None, rows: bo
 @cli.command()
 @click.argument("locator")
 @_option("--map-prefix", multiple=True, metavar="OLD=NEW", help="Paths stored as OLD... are at NEW... now.")
+@_option(
+    "--source-option", "source_options", multiple=True, metavar="KEY=VALUE", help="A setting of iceberg-catalog:NAME."
+)
 @_JSON
-def inspect(locator: str, map_prefix: tuple[str, ...], as_json: bool) -> None:
+def inspect(locator: str, map_prefix: tuple[str, ...], source_options: tuple[str, ...], as_json: bool) -> None:
     """Show what a source or a lake holds."""
     from bridge import app
     from bridge.cli import render
     from bridge.model.options import Options
     from bridge.model.paths import PathMap, parse_prefix
 
-    found = app.inspect(locator, Options(path_map=PathMap(tuple(parse_prefix(text) for text in map_prefix))))
+    moved = PathMap(tuple(parse_prefix(text) for text in map_prefix))
+    found = app.inspect(locator, Options(path_map=moved, source_options=_pairs(source_options)))
     if as_json:
         render.out_json(render.inspection_data(found))
     else:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+import shlex
 import sys
 import time
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from bridge.app import Inspection, Report
@@ -41,6 +43,7 @@ __all__ = [
     "report_text",
 ]
 
+_SHOWN = 10
 _VERBS = {
     Action.CREATE: "create",
     Action.APPEND: "add new commits to",
@@ -111,6 +114,8 @@ def plan_data(plan: Plan) -> dict[str, Any]:
         "source": plan.source,
         "target": plan.target,
         "tables": [_table_data(each) for each in plan.tables],
+        "catalog": [finding_data(each) for each in plan.findings],
+        "retry": [part for each in plan.retry for part in ("--table", each)],
     }
 
 
@@ -133,6 +138,20 @@ def plan_text(plan: Plan) -> list[str]:
     if len(plan.tables) > 1:
         counts = [(action, sum(each.action is action for each in plan.tables)) for action in Action]
         lines.append("in all: " + ", ".join(f"{count} {_COUNTED[action]}" for action, count in counts if count))
+    lines += _catalog_lines(plan.findings)
+    if plan.retry and len(plan.tables) > 1:
+        lines.append("blocked, to try again: " + " ".join(f"--table {shlex.quote(each)}" for each in plan.retry))
+    return lines
+
+
+def _catalog_lines(findings: Sequence[Finding]) -> list[str]:
+    """What lies at the source beside its tables; of one kind a few by name, then how many more."""
+    lines = ["catalog, beside its tables:"] if findings else []
+    for code in dict.fromkeys(each.code for each in findings):
+        same = [each for each in findings if each.code is code]
+        lines += _finding_lines([replace(each, detail=f"{each.subject}: {each.detail}") for each in same[:_SHOWN]])
+        if len(same) > _SHOWN:
+            lines.append(f"  {code.severity.value:<8}{code.text}: and {len(same) - _SHOWN} more (--json lists them)")
     return lines
 
 
@@ -283,6 +302,7 @@ def inspection_data(found: Inspection) -> dict[str, Any]:
         "locator": found.locator,
         "tables": [table_data(each) for each in found.tables],
         "unreadable": [{"name": str(name), "error": error} for name, error in found.unreadable],
+        "catalog": [finding_data(each) for each in found.findings],
     }
 
 
@@ -311,7 +331,7 @@ def inspection_text(found: Inspection) -> list[str]:
             f"  partitioned by {each['transform']}({each['source']}) as {each['name']}" for each in data["partitioning"]
         ]
         lines += _finding_lines(table.findings)
-    return lines + [f"{name}: {error}" for name, error in found.unreadable]
+    return lines + [f"{name}: {error}" for name, error in found.unreadable] + _catalog_lines(found.findings)
 
 
 def released_text(released: Sequence[ReleasedTable]) -> list[str]:

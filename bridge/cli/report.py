@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 from typing import Any
 
 __all__ = ["document", "page"]
@@ -26,6 +27,11 @@ in place; {{ table.rewrite.files }} rewritten.</p>
 <td><code>{{ finding.code }}</code></td><td>{{ finding.detail }}{% if finding.hint %} <em>{{ finding.hint }}</em>{% endif %}</td></tr>
 {% endfor %}</table>{% endif %}
 {% endfor %}
+{% if data.catalog %}<h2>Beside the tables</h2><table><tr><th>severity</th><th>code</th><th>what</th></tr>
+{% for finding in data.catalog %}<tr><td class="{{ finding.severity }}">{{ finding.severity }}</td>
+<td><code>{{ finding.code }}</code></td><td>{{ finding.subject }}: {{ finding.detail }}</td></tr>
+{% endfor %}</table>{% endif %}
+{% if data.retry %}<p>Blocked, to try again: <code>{{ data.retry | map("quoted") | join(" ") }}</code></p>{% endif %}
 {% if data.checks %}<h2>Checks</h2><table>
 {% for check in data.checks %}<tr><td class="{{ 'ok' if check.ok else 'bad' }}">{{ "holds" if check.ok else "WRONG" }}</td>
 <td>{{ check.what }}</td><td>{{ check.fault }}</td></tr>{% endfor %}</table>{% endif %}
@@ -43,4 +49,6 @@ def page(data: dict[str, Any]) -> str:
     """The report as HTML; every value is escaped."""
     from jinja2 import Environment
 
-    return Environment(autoescape=True).from_string(_PAGE).render(data=data)
+    environment = Environment(autoescape=True)
+    environment.filters["quoted"] = shlex.quote
+    return environment.from_string(_PAGE).render(data=data)

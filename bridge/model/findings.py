@@ -61,6 +61,14 @@ class Code(Enum):
     )
     PROPERTIES = ("properties", _NOTE, "properties without a counterpart are kept as table tags")
 
+    METADATA_RETURNED = (
+        "metadata-returned",
+        _NOTE,
+        "the metadata that the catalog returned was taken instead of the metadata file",
+    )
+    OTHER_FORMAT = ("other-format", _NOTE, "a table of another format in the source's catalog is not carried")
+    EMPTY_NAMESPACE = ("empty-namespace", _NOTE, "a namespace without tables is not created")
+
     TYPE_NARROWED = ("type-narrowed", _LOSS, "values of a type are cut, as --type-map asked")
     PARTITION_BUCKET = ("partition-bucket", _LOSS, "bucket partitioning is not declared over files in place")
     PARTITION_LAYOUT = (
@@ -79,6 +87,8 @@ class Code(Enum):
     NOT_ENFORCED = ("not-enforced", _LOSS, "identifier fields are kept as a table tag")
     STATISTICS_FILES = ("statistics-files", _LOSS, "statistics files (sketches) are not carried")
     DEFAULT_LOST = ("default-lost", _LOSS, "a write default cannot be expressed in the target")
+    VIEW_NOT_CARRIED = ("view-not-carried", _LOSS, "a view of the source's catalog is not carried")
+    NAMESPACE_PROPERTIES = ("namespace-properties", _LOSS, "properties of a namespace are not carried")
     SOURCE_UNPROTECTED = (
         "source-unprotected",
         _LOSS,
@@ -86,6 +96,13 @@ class Code(Enum):
     )
 
     METADATA_UNREADABLE = ("metadata-unreadable", _BLOCKED, "table metadata is damaged or not what it claims")
+    TABLE_UNREADABLE = ("table-unreadable", _BLOCKED, "one of several tables cannot be opened")
+    TABLE_GONE = ("table-gone", _BLOCKED, "a table was dropped at the source during the run")
+    NAMESPACE_UNREADABLE = (
+        "namespace-unreadable",
+        _BLOCKED,
+        "the tables of a namespace cannot be listed; those that can are written",
+    )
     MANIFEST_UNREADABLE = (
         "manifest-unreadable",
         _BLOCKED,

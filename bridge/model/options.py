@@ -30,3 +30,5 @@ class Options:
     """Deleted rows of a table that may be noted in the catalog; beyond it the target writes delete files."""
     accept: frozenset[str] = frozenset()
     strict: bool = False
+    source_options: tuple[tuple[str, str], ...] = field(default=(), repr=False)
+    """Settings of the source's catalog; they may be credentials, so nothing shows them."""

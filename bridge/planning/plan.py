@@ -9,6 +9,7 @@ from enum import Enum
 from bridge.model.files import Files
 from bridge.model.findings import Finding, Severity
 from bridge.model.table import Table, TableName
+from bridge.planning.selection import literal
 
 __all__ = ["Action", "Plan", "TablePlan"]
 
@@ -57,10 +58,22 @@ class Plan:
     target: str
     tables: tuple[TablePlan, ...]
     id: str
+    findings: tuple[Finding, ...] = ()
+    """What is said of the source beside its tables."""
 
     @property
     def blocked(self) -> tuple[TablePlan, ...]:
         return tuple(each for each in self.tables if each.action is Action.BLOCKED)
+
+    @property
+    def is_complete(self) -> bool:
+        """Nothing that was asked for is held back."""
+        return not self.blocked and all(each.severity is not Severity.BLOCKED for each in self.findings)
+
+    @property
+    def retry(self) -> tuple[str, ...]:
+        """Patterns of --table that mean just the blocked tables."""
+        return tuple(literal(each.source) for each in self.blocked)
 
     @property
     def writes(self) -> tuple[TablePlan, ...]:

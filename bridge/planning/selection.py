@@ -6,17 +6,59 @@ import re
 from collections.abc import Callable, Sequence
 
 from bridge.errors import UsageError
+from bridge.model.findings import Finding
 from bridge.model.options import Options
 from bridge.model.table import TableName
+from bridge.ports import Notice
 
-__all__ = ["matches", "select", "targets"]
+__all__ = ["concerned", "literal", "matches", "select", "targets"]
+
+_MEANING = {"**": ".*", "*": "[^.]*", "?": "[^.]"}
 
 
 def matches(name: TableName, pattern: str) -> bool:
-    """`*` and `?` stay within a level, `**` crosses dots; case counts, as at the source."""
-    parts = re.split(r"(\*\*|\*|\?)", pattern)
-    meaning = {"**": ".*", "*": "[^.]*", "?": "[^.]"}
-    return bool(re.fullmatch("".join(meaning.get(part, re.escape(part)) for part in parts), str(name), re.DOTALL))
+    """`*` and `?` stay within a level, `**` crosses dots, a backslash takes the character behind it as it is; case
+    counts, as at the source."""
+    meaning = "".join(_MEANING.get(part) or re.escape(_unescaped(part)) for part in _parts(pattern))
+    return bool(re.fullmatch(meaning, str(name), re.DOTALL))
+
+
+def _parts(pattern: str) -> list[str]:
+    return re.split(r"(\\.|\*\*|\*|\?)", pattern, flags=re.DOTALL)
+
+
+def _unescaped(part: str) -> str:
+    return part[1] if len(part) == 2 and part[0] == "\\" else part
+
+
+def literal(name: TableName) -> str:
+    """The pattern that matches this name alone."""
+    return re.sub(r"([*?\\])", r"\\\1", str(name))
+
+
+def concerned(notices: Sequence[Notice], options: Options) -> list[Finding]:
+    """The findings about what the patterns take in: an object as if it were a table, a namespace when a selected table
+    could lie in it."""
+    return [each.finding for each in notices if _concerns(each.name, options)]
+
+
+def _concerns(name: TableName, options: Options) -> bool:
+    if name.name:
+        chosen = not options.tables or any(matches(name, each) for each in options.tables)
+        return chosen and not any(matches(name, each) for each in options.exclude)
+    every = TableName(name.namespace, "\0")  # no pattern but one for all of the namespace's tables matches it
+    if any(matches(every, each) for each in options.exclude):
+        return False
+    inside = ".".join((*name.namespace, ""))
+    return not options.tables or any(_could_lie(inside, each) for each in options.tables)
+
+
+def _could_lie(inside: str, pattern: str) -> bool:
+    """Whether a name that begins so could match, by the pattern's own beginning."""
+    parts = _parts(pattern)
+    plain = next((place for place, part in enumerate(parts) if part in _MEANING), len(parts))
+    start = "".join(map(_unescaped, parts[:plain]))
+    return start.startswith(inside) or (plain < len(parts) and inside.startswith(start))
 
 
 def select(names: Sequence[TableName], options: Options) -> list[TableName]:
@@ -28,7 +70,7 @@ def select(names: Sequence[TableName], options: Options) -> list[TableName]:
     chosen = [name for name in names if not options.tables or any(matches(name, each) for each in options.tables)]
     left = [name for name in chosen if not any(matches(name, each) for each in options.exclude)]
     if not left:
-        raise UsageError("no table is selected", hint="--exclude leaves none")
+        raise UsageError("no table is selected", hint="--exclude leaves none" if names else "the source has none")
     return left
 
 

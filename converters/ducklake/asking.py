@@ -14,6 +14,7 @@ import pyarrow as pa
 from bridge.errors import BridgeError
 from converters.ducklake.extensions import connect
 from converters.ducklake.identifiers import literal
+from converters.ducklake.remote import connect_objects
 
 __all__ = ["main"]
 
@@ -32,6 +33,8 @@ def main() -> None:
     answers: list[dict[str, object]] = []
     try:
         connection = connect("ducklake", *asked["extensions"])
+        if asked["objects"]:
+            connect_objects(connection)
         connection.execute(f"ATTACH {literal('ducklake:' + asked['attach'])} AS lake (READ_ONLY)")
         if "expected" in asked:
             _load_expected(connection, asked["expected"])

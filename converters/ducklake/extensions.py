@@ -12,7 +12,7 @@ from converters.ducklake.identifiers import literal
 
 __all__ = ["connect", "examine", "load", "packaged"]
 
-_USES = {"ducklake": "reading lakes", "sqlite_scanner": "SQLite catalogs"}
+_USES = {"ducklake": "reading lakes", "sqlite_scanner": "SQLite catalogs", "httpfs": "object stores"}
 
 
 def packaged(name: str) -> Path | None:

@@ -40,16 +40,19 @@ def _run(asked: Mapping[str, object], attach: str) -> dict[str, list[dict[str, o
     return said
 
 
-def ask(attach: str, backend: str, queries: Sequence[str]) -> list[Answer]:
-    """The answers in the order of the queries; BridgeError when the lake cannot be opened at all."""
-    said = _run({"attach": attach, "extensions": _EXTENSIONS.get(backend, []), "queries": list(queries)}, attach)
+def ask(attach: str, backend: str, queries: Sequence[str], objects: bool = False) -> list[Answer]:
+    """The answers in the order of the queries; BridgeError when the lake cannot be opened at all. `objects`: its files
+    lie in an object store."""
+    extensions = _EXTENSIONS.get(backend, [])
+    asked = {"attach": attach, "extensions": extensions, "objects": objects, "queries": list(queries)}
+    said = _run(asked, attach)
     return [
         cast(list[list[str | None]], each["rows"]) if "rows" in each else BridgeError(str(each["error"]))
         for each in said["answers"]
     ]
 
 
-def compare_rows(attach: str, backend: str, relation: str, rows: Rows) -> str:
+def compare_rows(attach: str, backend: str, relation: str, rows: Rows, objects: bool = False) -> str:
     """How a relation of the lake differs from the rows, as multisets; empty when it does not."""
     with tempfile.TemporaryDirectory(prefix="ducklake-bridge-") as directory:
         path = f"{directory}/rows.arrow"
@@ -63,6 +66,7 @@ def compare_rows(attach: str, backend: str, relation: str, rows: Rows) -> str:
         asked = {
             "attach": attach,
             "extensions": _EXTENSIONS.get(backend, []),
+            "objects": objects,
             "expected": path,
             "queries": [
                 f"SELECT count(*) FROM {relation}",

@@ -21,6 +21,7 @@ from converters.ducklake.catalog.session import Place, parse_place, session, wit
 from converters.ducklake.columns import column_rows
 from converters.ducklake.extensions import packaged
 from converters.ducklake.identifiers import literal, qualified
+from converters.ducklake.remote import needs_objects, setup_words
 from converters.ducklake.review import review_table
 from converters.ducklake.scanner import ask, compare_rows
 from converters.ducklake.types import duckdb_type
@@ -182,7 +183,8 @@ class DuckLakeTarget:
         for write in writes:
             questions += _questions(write, snapshots.get(write.name, {}), self._chosen, read_files)
         try:
-            answers = ask(self.place.attach, self.place.backend, [query for _, query, _ in questions])
+            asked = [query for _, query, _ in questions]
+            answers = ask(self.place.attach, self.place.backend, asked, self._in_objects(writes))
         except BridgeError as error:
             return [Check("DuckDB opens the lake", error.message)]
         checks = [Check("DuckDB opens the lake")]
@@ -194,6 +196,10 @@ class DuckLakeTarget:
             else:
                 checks.append(Check(what))
         return checks
+
+    def _in_objects(self, writes: Sequence[TableWrite]) -> bool:
+        paths = (path for write in writes for path in write.files.table.column("path").unique().to_pylist())
+        return needs_objects((self.data_path, *paths))
 
     def _snapshots(self, writes: Sequence[TableWrite]) -> dict[TableName, dict[int, int]]:
         """Lake snapshot by commit index, from what the commit noted in the catalog."""
@@ -227,7 +233,9 @@ class DuckLakeTarget:
         at = qualified("lake", *(name.namespace or ("main",)), name.name)
         at += "" if snapshot is None else f" AT (VERSION => {snapshot})"
         try:
-            fault = compare_rows(self.place.attach, self.place.backend, at, rows)
+            with session(self.place) as opened:
+                objects = needs_objects((self.data_path, *reads.remote_paths(opened)))
+            fault = compare_rows(self.place.attach, self.place.backend, at, rows, objects)
         except BridgeError as error:
             fault = error.message
         return Check(label, fault)
@@ -238,8 +246,9 @@ class DuckLakeTarget:
         names = " ".join("--table " + shlex.quote(str(write.name)) for write in writes)
         locator = shlex.quote(f"ducklake:{self.place.attach}")
         first = writes[0].name
+        loads = _load_lines(self.place.backend) + (setup_words() if self._in_objects(writes) else "")
         said = [
-            f"open it:    {_load_lines(self.place.backend)}ATTACH {literal('ducklake:' + self.place.attach)} AS lake;",
+            f"open it:    {loads}ATTACH {literal('ducklake:' + self.place.attach)} AS lake;",
             f"try it:     SELECT * FROM {qualified('lake', *(first.namespace or ('main',)), first.name)} LIMIT 10;",
         ]
         if shared and self.place.backend == "sqlite":

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import polars as pl
 
-from bridge.errors import Blocked, BridgeError
+from bridge.errors import Blocked, BridgeError, Unanswered
 from bridge.model.findings import Code
 from bridge.model.paths import PathMap, apply_map
 from converters import storage
@@ -191,6 +191,8 @@ def _listed(snapshot: Snapshot, path_map: PathMap) -> pl.DataFrame | BridgeError
         if frame["manifest_path"].null_count():
             raise _unreadable("manifest list", snapshot.manifest_list, ValueError("it has no manifest_path"))
         return frame
+    except Unanswered:
+        raise
     except BridgeError as error:
         return error
 
@@ -235,6 +237,8 @@ def entries(listing: Listing, path_map: PathMap) -> Iterator[pl.DataFrame | tupl
                 if row["encrypted"]:
                     raise Blocked(f"manifest {row['path']} is encrypted", code=Code.TABLE_ENCRYPTED.text)
                 return storage.read(str(row["path"]), "manifest")
+            except Unanswered:
+                raise
             except BridgeError as error:
                 return error
 

@@ -24,7 +24,7 @@ from converters import storage
 from converters.iceberg.partition import sort_order_of, spec_of
 from converters.iceberg.types import schema_of
 
-__all__ = ["IcebergTable", "Snapshot", "load", "parse"]
+__all__ = ["IcebergTable", "Snapshot", "decode", "load", "parse"]
 
 _VERSIONS = (1, 2, 3)
 _MICRO = 1000
@@ -54,7 +54,13 @@ class IcebergTable:
 
 def load(name: TableName, path: str, path_map: PathMap, findings: tuple[Finding, ...] = ()) -> IcebergTable:
     """Read and parse one metadata file, gzipped or not; Blocked names what is wrong with it."""
-    content = storage.read(path, "metadata file")
+    return decode(name, path, storage.read(path, "metadata file"), path_map, findings)
+
+
+def decode(
+    name: TableName, path: str, content: bytes, path_map: PathMap, findings: tuple[Finding, ...] = ()
+) -> IcebergTable:
+    """Parse the content of a metadata file, gzipped or not; Blocked names what is wrong with it."""
     try:
         if content[:2] == b"\x1f\x8b":
             content = gzip.decompress(content)

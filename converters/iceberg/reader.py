@@ -10,21 +10,22 @@ from bridge.errors import Blocked, Missing, Unreachable, UsageError
 from bridge.model.findings import Code, Finding
 from bridge.model.options import Options
 from bridge.model.table import TableName
-from bridge.ports import ProgressSink
+from bridge.ports import Notice, ProgressSink
 from converters import storage
 from converters.iceberg import locate, metadata
 from converters.iceberg.files import IcebergFiles, read_files
 from converters.iceberg.metadata import IcebergTable
 from converters.iceberg.scanner import IcebergRows
 
-__all__ = ["IcebergSource", "IcebergSourceTable", "open_source"]
+__all__ = ["IcebergSource", "IcebergSourceTable", "open_source", "up_to"]
 
 
 class IcebergSourceTable:
     """An opened table; its files are read on request."""
 
-    def __init__(self, source: IcebergTable, options: Options) -> None:
+    def __init__(self, source: IcebergTable, options: Options, returned: bytes | None = None) -> None:
         self._source = source
+        self._returned = returned
         self._options = options
         self.table = source.table
 
@@ -40,13 +41,15 @@ class IcebergSourceTable:
 
     def rows(self, commit: str) -> IcebergRows:
         """The rows at a snapshot, or now, by PyIceberg."""
-        return IcebergRows(self.table.metadata, commit, self._options.path_map)
+        return IcebergRows(self.table.metadata, commit, self._options.path_map, self._returned)
 
 
 class IcebergSource:
     """One table by its directory or metadata file, or a warehouse directory full of them."""
 
     def __init__(self, path: str, options: Options) -> None:
+        if options.source_options:
+            raise UsageError("--source-option is for iceberg-catalog:NAME", hint="leave it out")
         self._options = options
         path = storage.absolute(path.rstrip("/") or "/")
         self._paths: dict[TableName, str] = {}
@@ -69,6 +72,15 @@ class IcebergSource:
         """The one table, or all of the warehouse."""
         return sorted(self._paths)
 
+    def noticed(self) -> Sequence[Notice]:
+        """A directory is known by its tables alone."""
+        return ()
+
+    def holds(self, name: TableName) -> bool:
+        """Whether the metadata file, or some in the table's directory, is still there."""
+        path = self._paths[name]
+        return storage.is_file(path) if locate.is_metadata_file(path) else locate.is_table(path)
+
     def open(self, name: TableName) -> IcebergSourceTable:
         """Find the newest metadata and read it."""
         path, findings = self._paths[name], tuple[Finding, ...]()
@@ -76,11 +88,11 @@ class IcebergSource:
             path, findings = locate.find_metadata(path)
         source = metadata.load(name, path, self._options.path_map, findings)
         if self._options.at is not None:
-            source = _up_to(source, self._options.at)
+            source = up_to(source, self._options.at)
         return IcebergSourceTable(source, self._options)
 
 
-def _up_to(source: IcebergTable, at: str) -> IcebergTable:
+def up_to(source: IcebergTable, at: str) -> IcebergTable:
     """The table as it was at a snapshot of its main line, given by id or by time."""
     table = source.table
     ids = [commit.id for commit in table.commits]

@@ -13,6 +13,7 @@ import pyarrow as pa
 
 from bridge.errors import BridgeError
 from bridge.model.paths import PathMap, apply_map
+from converters import storage
 
 __all__ = ["IcebergRows"]
 
@@ -20,10 +21,13 @@ __all__ = ["IcebergRows"]
 class IcebergRows:
     """The rows at a snapshot ("": now), as an Arrow schema and batches."""
 
-    def __init__(self, metadata: str, snapshot: str, path_map: PathMap) -> None:
+    def __init__(self, metadata: str, snapshot: str, path_map: PathMap, content: bytes | None = None) -> None:
+        """`content`: what the catalog returned, where the metadata file itself cannot be read."""
+        from pyiceberg.catalog.noop import NoopCatalog
         from pyiceberg.exceptions import NotInstalledError
         from pyiceberg.io.pyarrow import PyArrowFileIO
         from pyiceberg.table import StaticTable
+        from pyiceberg.table.metadata import TableMetadataUtil
 
         class MappedIO(PyArrowFileIO):
             """Opens stored paths where they are now."""
@@ -32,8 +36,12 @@ class IcebergRows:
                 return super().new_input(apply_map(location, path_map))
 
         try:
-            table = StaticTable.from_metadata(metadata)
-            table.io = MappedIO(table.io.properties)
+            if content is None:
+                table = StaticTable.from_metadata(metadata, storage.properties())
+                table.io = MappedIO(table.io.properties)
+            else:
+                stated = TableMetadataUtil.parse_raw(content.decode())
+                table = StaticTable(("t",), stated, metadata, MappedIO(storage.properties()), NoopCatalog("returned"))
             scan = table.scan(snapshot_id=int(snapshot)) if snapshot else table.scan()
             self._batches = scan.to_arrow_batch_reader()
             self.schema: pa.Schema = self._batches.schema

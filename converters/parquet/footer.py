@@ -9,7 +9,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from bridge.errors import BridgeError, Unreachable
+from bridge.errors import BridgeError, Unanswered, Unreachable
 from converters import storage
 
 __all__ = ["Column", "Footer", "read_footer", "read_footers"]
@@ -77,7 +77,7 @@ class _Leaf:
 
 def read_footer(path: str) -> Footer:
     """Open one file's footer; Unreachable when the file is gone, damaged or not Parquet."""
-    with storage.open_input(path, "data file") as source:
+    with storage.open_input(path, "data file") as source, storage.reading(path, "data file"):
         size = source.size()
         if size < 12:
             raise Unreachable(f"data file {path} is not Parquet: it has {size} bytes")
@@ -91,6 +91,7 @@ def read_footer(path: str) -> Footer:
         try:
             return _parsed(path, size, int.from_bytes(tail[:4], "little"), pq.read_metadata(source))
         except (pa.ArrowException, OSError, ValueError, OverflowError) as error:
+            storage.raise_unanswered(path, "data file", error)
             first = (str(error).splitlines() or [type(error).__name__])[0]
             raise Unreachable(f"data file {path} has a damaged footer: {first}") from error
 
@@ -185,6 +186,8 @@ def read_footers(paths: Sequence[str]) -> list[Footer | BridgeError]:
     def one(path: str) -> Footer | BridgeError:
         try:
             return read_footer(path)
+        except Unanswered:
+            raise
         except BridgeError as error:
             return error
 

@@ -39,5 +39,6 @@ def _holds_nan(path: str, column: Column) -> bool:
                 if pc.any(pc.is_nan(values)).as_py():
                     return True
         except (pa.ArrowException, OSError) as error:
+            storage.raise_unanswered(path, "data file", error)
             raise Unreachable(f"data file {path} cannot be read: {str(error).splitlines()[0]}") from error
     return False

@@ -5,15 +5,18 @@ from __future__ import annotations
 import errno
 import os
 import stat
-from collections.abc import Callable, Iterable, Sequence
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from typing import Any, TypeVar
 
 import pyarrow as pa
 import pyarrow.fs as pafs
 
-from bridge.errors import Blocked, Missing, Unreachable
+from bridge.errors import Blocked, Missing, Unanswered, Unreachable, UsageError
 from bridge.model.paths import normalise, scheme
+from converters.storage import s3
 
 __all__ = [
     "SCHEMES",
@@ -23,8 +26,11 @@ __all__ = [
     "make_directory",
     "open_input",
     "parallel",
+    "properties",
     "put",
+    "raise_unanswered",
     "read",
+    "reading",
     "remove",
     "sizes",
     "write",
@@ -36,7 +42,13 @@ SCHEMES = frozenset({"s3", "gs", "gcs", "http", "https"})
 _THREADS = 16
 _BLOCK = 8 << 20
 _LISTING_PAYS = 4
-_FILESYSTEMS: dict[str, Any] = {}
+_FILESYSTEMS: dict[object, Any] = {}
+_QUIET = 30.0
+_SILENT: dict[object, tuple[str, float]] = {}
+"""Buckets whose server did not answer: why, and until when nobody asks again, so that many files do not all wait."""
+
+_REFUSALS = ("ACCESS_DENIED", "INVALID_ACCESS_KEY", "SIGNATURE_DOES_NOT_MATCH", "TOKEN", "HTTP status 403")
+_CREDENTIALS = "give credentials: AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or AWS_PROFILE"
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
@@ -59,13 +71,61 @@ def _filesystem(uri: str) -> tuple[Any, str]:
             _FILESYSTEMS[""] = pafs.LocalFileSystem()
         return _FILESYSTEMS[""], uri
     bucket = uri.split("/", 3)[2]
+    if not bucket:
+        raise UsageError(f"{uri} names no bucket", hint=f"write {kind}://BUCKET/...")
     key = f"{kind}://{bucket}"
-    if key not in _FILESYSTEMS:
+    held = (key, s3.fingerprint())
+    told, until = _SILENT.get(held, ("", 0.0))
+    if time.monotonic() < until:
+        raise Unanswered(f"{uri} was not asked for: {told}", retryable=True)
+    if held not in _FILESYSTEMS:
         try:
-            _FILESYSTEMS[key] = pafs.FileSystem.from_uri(key)[0]
+            made = s3.filesystem(bucket) if kind == "s3" else pafs.FileSystem.from_uri(key)[0]
+            if kind == "s3":
+                _require_bucket(made, bucket)
+            _FILESYSTEMS[held] = made
         except (OSError, pa.ArrowException, ValueError) as error:
-            raise Unreachable(f"{uri}: cannot be opened: {_first_line(error)}") from error
-    return _FILESYSTEMS[key], uri.split("://", 1)[1]
+            raise _trouble(uri, "cannot be opened", error) from error
+    return _FILESYSTEMS[held], uri.split("://", 1)[1]
+
+
+def _require_bucket(filesystem: Any, bucket: str) -> None:
+    """A bucket that is not there answers every question like one without the object."""
+    try:
+        there = filesystem.get_file_info(bucket).type != pafs.FileType.NotFound
+    except OSError as error:
+        if not _is_refusal(error):
+            raise
+        return  # who may not look at the bucket may still read its objects
+    if not there:
+        raise Unreachable(f"the bucket {bucket} is not there", hint="check its name and AWS_ENDPOINT_URL")
+
+
+def _is_refusal(error: BaseException) -> bool:
+    text = str(error)
+    return isinstance(error, PermissionError) or any(word in text for word in _REFUSALS)
+
+
+def _trouble(uri: str, what: str, error: BaseException) -> Unreachable:
+    """What went wrong with a file that may well be there; pyarrow tells kinds of it only in words."""
+    if not scheme(uri):
+        kind = Unanswered if isinstance(error, PermissionError) else Unreachable
+        return kind(f"{uri} {what}: {_first_line(error)}")
+    if _is_refusal(error):
+        return Unanswered(f"{uri} {what}: access is denied", hint=_CREDENTIALS)
+    if "NETWORK_CONNECTION" in str(error):
+        said = f"the server of {uri.split('/', 3)[2]} does not answer"
+        key = ("/".join(uri.split("/", 3)[:3]), s3.fingerprint())
+        _SILENT[key] = (said, time.monotonic() + _QUIET)
+        return Unanswered(f"{uri} {what}: {said}", hint="check AWS_ENDPOINT_URL and the network", retryable=True)
+    return Unreachable(f"{uri} {what}: {_first_line(error)}")
+
+
+def properties() -> dict[str, str]:
+    """What PyIceberg must be told to reach the same objects; credentials it finds as pyarrow does."""
+    found = s3.settings()
+    said = {"s3.region": found.region or (s3.ANY_REGION if found.endpoint else ""), "s3.endpoint": found.url}
+    return {key: value for key, value in said.items() if value}
 
 
 def _first_line(error: BaseException) -> str:
@@ -78,7 +138,7 @@ def read(uri: str, what: str) -> bytes:
         try:
             return bytes(stream.read())
         except OSError as error:
-            raise Unreachable(f"{what} {uri} cannot be read: {_first_line(error)}") from error
+            raise _named(what, uri, error) from error
 
 
 def open_input(uri: str, what: str) -> Any:
@@ -91,7 +151,27 @@ def open_input(uri: str, what: str) -> Any:
     except (FileNotFoundError, NotADirectoryError) as error:
         raise Missing(f"{what} {uri} is not there") from error
     except OSError as error:
-        raise Unreachable(f"{what} {uri} cannot be read: {_first_line(error)}") from error
+        raise _named(what, uri, error) from error
+
+
+def _named(what: str, uri: str, error: OSError) -> Unreachable:
+    found = _trouble(uri, "cannot be read", error)
+    return type(found)(f"{what} {found.message}", hint=found.hint, retryable=found.retryable)
+
+
+def raise_unanswered(uri: str, what: str, error: BaseException) -> None:
+    """For who reads an opened file through a library: raise Unanswered if that was the trouble, and not the content."""
+    if isinstance(error, OSError) and isinstance(found := _named(what, uri, error), Unanswered):
+        raise found from error
+
+
+@contextmanager
+def reading(uri: str, what: str) -> Iterator[None]:
+    """What goes wrong while an opened file is read, as an error of ours."""
+    try:
+        yield
+    except OSError as error:
+        raise _named(what, uri, error) from error
 
 
 def _info(uri: str) -> Any:
@@ -99,7 +179,7 @@ def _info(uri: str) -> Any:
     try:
         return filesystem.get_file_info(path)
     except OSError as error:
-        raise Unreachable(f"{uri} cannot be looked at: {_first_line(error)}") from error
+        raise _trouble(uri, "cannot be looked at", error) from error
 
 
 def is_file(uri: str) -> bool:
@@ -113,7 +193,7 @@ def list_directory(uri: str) -> list[tuple[str, bool]]:
     try:
         found = filesystem.get_file_info(pafs.FileSelector(path, allow_not_found=True))
     except OSError as error:
-        raise Unreachable(f"{uri} cannot be listed: {_first_line(error)}") from error
+        raise _trouble(uri, "cannot be listed", error) from error
     return sorted((info.base_name, info.type == pafs.FileType.Directory) for info in found)
 
 
@@ -146,7 +226,7 @@ def sizes(uris: Sequence[str]) -> list[int | None]:
         try:
             infos = filesystem.get_file_info(wanted)
         except OSError as error:
-            raise Unreachable(f"{directory} cannot be listed: {_first_line(error)}") from error
+            raise _trouble(directory, "cannot be listed", error) from error
         head = directory.split("://", 1)[0] + "://"
         return {head + info.path: info.size for info in infos if info.type == pafs.FileType.File}
 
@@ -172,7 +252,7 @@ def make_directory(uri: str) -> None:
     try:
         os.makedirs(uri, exist_ok=True)
     except OSError as error:
-        raise Unreachable(f"directory {uri} cannot be made: {_said(error)}") from error
+        raise _unwritten(uri, error) from error
 
 
 def remove(uri: str) -> None:
@@ -185,7 +265,7 @@ def remove(uri: str) -> None:
     except OSError as error:
         if scheme(uri) and not is_file(uri):
             return
-        raise Unreachable(f"{uri} cannot be removed: {_said(error)}") from error
+        raise _trouble(uri, "cannot be removed", error) from error
 
 
 def put(local: str, uri: str) -> None:
@@ -210,7 +290,7 @@ def put(local: str, uri: str) -> None:
                 stream.write(block)
         os.remove(local)
     except OSError as error:
-        raise Unreachable(f"{uri} cannot be written: {_said(error)}") from error
+        raise _unwritten(uri, error) from error
 
 
 def write(uri: str, content: bytes, temporary: str) -> None:
@@ -225,10 +305,11 @@ def write(uri: str, content: bytes, temporary: str) -> None:
         with open(aside, "wb") as output:
             output.write(content)
     except OSError as error:
-        raise Unreachable(f"{uri} cannot be written: {_said(error)}") from error
+        raise _unwritten(uri, error) from error
     put(aside, uri)
 
 
-def _said(error: OSError) -> str:
-    full = error.errno in (errno.ENOSPC, errno.EDQUOT) or "No space left" in str(error)
-    return "the disk is full" if full else _first_line(error)
+def _unwritten(uri: str, error: OSError) -> Unreachable:
+    if error.errno in (errno.ENOSPC, errno.EDQUOT) or "No space left" in str(error):
+        return Unreachable(f"{uri} cannot be written: the disk is full", hint="make room, then run it again")
+    return _trouble(uri, "cannot be written", error)

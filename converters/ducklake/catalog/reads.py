@@ -36,6 +36,7 @@ __all__ = [
     "live_files",
     "live_tables",
     "noted_snapshots",
+    "remote_paths",
     "schemas",
     "settings",
     "shared_tables",
@@ -355,6 +356,12 @@ def has_foreign_absolute(session: Session) -> bool:
     """Whether a file outside the data path is scheduled for deletion already."""
     each = table("files_scheduled_for_deletion").c
     return any(not relative for (relative,) in session.rows(sa.select(each.path_is_relative)))
+
+
+def remote_paths(session: Session) -> list[str]:
+    """One registered path with a scheme, if there is any."""
+    path = table("data_file").c.path
+    return [row[0] for row in session.rows(sa.select(path).where(path.like("%://%")).limit(1))]
 
 
 def noted_snapshots(session: Session) -> list[tuple[str, str, int]]:
