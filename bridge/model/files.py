@@ -13,6 +13,7 @@ from typing import Protocol
 import pyarrow as pa
 
 from bridge.model.findings import Finding
+from bridge.model.mapping import NameMapping
 from bridge.model.types import FieldId
 
 __all__ = ["DATA_FILES", "FileProblem", "Files", "StatsBatch"]
@@ -29,9 +30,11 @@ DATA_FILES = pa.schema(
         pa.field("spec", pa.int32(), False),
         pa.field("sequence", pa.int64()),
         pa.field("first_row_id", pa.int64()),
+        pa.field("mapping", pa.int32()),
     ]
 )
-"""One row per data file and live interval; sizes in bytes; NULL is unknown."""
+"""One row per data file and live interval; sizes in bytes; NULL is unknown. `mapping` is a place in Files.mappings,
+NULL when the file's columns are found by field id."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +68,11 @@ class Files(Protocol):
     @property
     def table(self) -> pa.Table:
         """DATA_FILES rows, ordered by begin and stable."""
+        ...
+
+    @property
+    def mappings(self) -> tuple[NameMapping, ...]:
+        """What the columns of files without usable field ids are."""
         ...
 
     @property

@@ -14,6 +14,7 @@ from bridge.model.table import Table
 from bridge.ports import ProgressSink, Written
 from converters.ducklake.catalog import reads
 from converters.ducklake.catalog.job import Ids, Job, Rows
+from converters.ducklake.catalog.mappings import mapping_ids
 from converters.ducklake.catalog.session import Session
 from converters.ducklake.catalog.tables import table
 from converters.ducklake.catalog.times import time_text
@@ -47,6 +48,7 @@ def register(
     lookup = np.array([job.snapshots[event].id if event in job.snapshots else -1 for event in range(last)] + [-1])
     _describe(job, at[kept], end[kept], counts[kept], end[~kept & (end > base)] if not job.is_new else end[:0])
     totals, held = (None, {}) if job.is_new else reads.table_stats(session, job.table_id)
+    mappings = mapping_ids(session, rows, job, ids, kept)
     file_ids = np.full(len(begin), -1, dtype=np.int64)
     file_ids[kept] = np.arange(ids.file, ids.file + int(kept.sum()))
     ids.file += int(kept.sum())
@@ -70,6 +72,7 @@ def register(
                 "file_size_bytes": chosen_rows.column("size"),
                 "footer_size": chosen_rows.column("footer_size"),
                 "row_id_start": row_ids[kept],
+                "mapping_id": mappings,
             }
         ),
     )
