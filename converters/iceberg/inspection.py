@@ -2,7 +2,7 @@
 
 Existence and size of every file; the footer of the first file of each manifest, of every file that a doubt falls on
 (another size, a float column that may hide NaN, a partition column that may be missing), and of all files of a
-manifest in which one file was a surprise. In a table that has a name mapping any file may lack field ids: all are opened.
+manifest in which one file was a surprise. In a table with a name mapping any file may lack field ids: all are opened.
 """
 
 from __future__ import annotations
@@ -136,6 +136,7 @@ def inspect(
         wanted = files.filter(pl.col("manifest").is_in(list(surprised)) & ~pl.col("file").is_in(list(opened)))
     manifest_paths = dict(listing.manifests.select("manifest", "path").iter_rows())
     found.mapped = judge.mapped.settle(lambda each, wanted: partitions(manifest_paths[each], source.path_map, wanted))
+    found.problems += found.mapped.problems
     if found.remeasured:
         paths = files.filter(pl.col("file").is_in(list(found.remeasured)))["path"].to_list()
         found.findings.append(

@@ -19,8 +19,8 @@ from pathlib import Path
 import pyarrow as pa
 
 from bridge.errors import BridgeError
-from bridge.model.files import StatsBatch
-from bridge.model.findings import Code
+from bridge.model.files import FileProblem, StatsBatch
+from bridge.model.findings import Code, Finding
 from bridge.model.layout import PartitionField
 from bridge.model.mapping import MappedColumn, NameMapping
 from bridge.model.schema import Schema, walk
@@ -55,13 +55,14 @@ def every_column(table: Table) -> Schema:
 
 @dataclass(slots=True)
 class Mapped:
-    """What was settled: mappings, the place of each file's, the files whose statistics come from here, and those that
-    take a column from their path, by column."""
+    """What was settled: mappings, the place of each file's, the files whose statistics come from here, those that take
+    a column from their path, by column, and what all this costs of the history."""
 
     mappings: list[NameMapping] = field(default_factory=list)
     of_file: dict[int, int] = field(default_factory=dict)
     measured: set[int] = field(default_factory=set)
     from_path: dict[FieldId, set[int]] = field(default_factory=lambda: defaultdict(set))
+    problems: list[FileProblem] = field(default_factory=list)
     spool: _Spool | None = None
 
     def stats(self) -> Iterator[StatsBatch]:
@@ -112,6 +113,8 @@ class MappedFiles:
         self._of_file: dict[int, Layout] = {}
         self._cases: dict[int, list[_Case]] = defaultdict(list)
         self._waiting: list[tuple[Mapping[str, object], Footer]] = []
+        self._live: dict[int, tuple[int, bool]] = {}
+        """Of each file the commit in which it begins, and whether the newest has it."""
         self._found = Mapped()
         self._numbers: dict[NameMapping, int] = {}
 
@@ -123,11 +126,14 @@ class MappedFiles:
     def take(self, row: Mapping[str, object], footer: Footer) -> None:
         """A file that needs a mapping; its shape is read with the others' of the window."""
         self._waiting.append((row, footer))
+        self._live[_number(row, "file")] = _number(row, "begin"), row["end"] is None
 
     def absent(self, row: Mapping[str, object], place: int, key: PartitionField) -> None:
         """A file with ids that lacks a partition column."""
+        file = _number(row, "file")
+        self._live[file] = _number(row, "begin"), row["end"] is None
         self._cases[_number(row, "manifest")].append(
-            _Case(_number(row, "file"), str(row["path"]), _number(row, "record_count"), place, key, None)
+            _Case(file, str(row["path"]), _number(row, "record_count"), place, key, None)
         )
 
     def settle_window(self, identity: Mapping[int, Sequence[tuple[int, PartitionField]]]) -> None:
@@ -173,9 +179,7 @@ class MappedFiles:
             return True
         floats = {id_ for id_, type_ in self._types.items() if type_ in (Leaf.FLOAT32, Leaf.FLOAT64)}
         for name in hidden_nan(resolved, frozenset(map(int, floats))):
-            self._fault(
-                Code.NAN_OUTSIDE_BOUNDS, f"column {name} holds NaN outside the bounds of its footer", file
-            )
+            self._fault(Code.NAN_OUTSIDE_BOUNDS, f"column {name} holds NaN outside the bounds of its footer", file)
         return False
 
     def settle(self, partitions: Partitions) -> Mapped:
@@ -200,7 +204,9 @@ class MappedFiles:
                     self._found.from_path[case.key.source].add(case.file)
             for case, value in asked:
                 constants.constant(case.file, case.key.source, case.record_count, self._exact(case.key.source, value))
-        self._by_id(sorted(keys.keys() - self._of_file.keys()), {c.file: c.path for m in self._cases.values() for c in m})
+        self._by_id(
+            sorted(keys.keys() - self._of_file.keys()), {c.file: c.path for m in self._cases.values() for c in m}
+        )
         for file, layout in self._of_file.items():
             taken = {id_ for id_, _ in keys.get(file, ())}
             columns = [each for each in layout.columns if each.field not in taken]
@@ -208,8 +214,36 @@ class MappedFiles:
             mapping = NameMapping(tuple(columns))
             self._found.of_file[file] = self._numbers.setdefault(mapping, len(self._numbers))
         self._found.mappings = list(self._numbers)
+        self._found.problems += self._too_young()
         self._keep(constants)
         return self._found
+
+    def _too_young(self) -> Iterator[FileProblem]:
+        """Files that hold a column that the table did not have yet when they began: a name that was dropped and given
+        to a new column. Merge and rewrite of DuckDB 1.5.5 read a file with the columns of the snapshot in which it
+        begins and would lose that one, so the history has to begin with it."""
+        commits = self._table.commits
+        had = [_ids(self._table.schemas[commit.schema]) for commit in commits] + [_ids(self._table.schema)]
+        files: dict[tuple[int, int], list[int]] = defaultdict(list)
+        for file, number in self._found.of_file.items():
+            begin, live = self._live[file]
+            if live:
+                files[number, begin].append(file)
+        for (number, begin), members in files.items():
+            held = frozenset(_mapped_ids(self._found.mappings[number].columns))
+            first = len(commits)
+            later: frozenset[FieldId] = frozenset()
+            for index in range(len(commits), begin - 1, -1):
+                later |= held & had[index]
+                if later <= had[index]:
+                    first = index
+            if first > begin:
+                names = ", ".join(sorted(".".join(self._placed[id_].path) for id_ in later - had[begin]))
+                said = (
+                    f"{len(members)} data files hold {names} by name, a column that is younger than they are: "
+                    "DuckLake's merge and rewrite would lose its values if they began before it"
+                )
+                yield FileProblem(Finding(Code.NO_FIELD_IDS, str(self._table.name), said), first)
 
     def _by_id(self, files: Sequence[int], paths: Mapping[int, str]) -> None:
         """Files with ids that take a column from their path need all others by name."""
@@ -273,14 +307,16 @@ class MappedFiles:
         if case.column is None:
             self._fault(Code.PARTITION_COLUMN_ABSENT, f"partition column {name} is not in the file", case.file)
         else:
-            self._fault(Code.PARTITION_VALUE, f"partition column {name} holds other values than the partition", case.file)
+            self._fault(
+                Code.PARTITION_VALUE, f"partition column {name} holds other values than the partition", case.file
+            )
 
     def _exact(self, id_: FieldId, value: object) -> tuple[bool, int | None]:
         """(whether it is NULL, the whole number that it is to `exact_bounds`)."""
         type_ = self._placed[id_].field.type
         digits = comparable(_digits(value, type_), type_)
-        known = has_exact_bounds(type_) and isinstance(digits, int)
-        return value is None, int(digits) if known else None  # type: ignore[call-overload]  # known
+        known = has_exact_bounds(type_)
+        return value is None, int(digits) if known and isinstance(digits, int) else None
 
     def _keep(self, measured: _Measured) -> None:
         for id_, table in measured.tables(self._types):
@@ -289,8 +325,20 @@ class MappedFiles:
             self._found.spool.add(id_, table, has_exact_bounds(self._types[id_]))
 
 
+def _ids(schema: Schema) -> frozenset[FieldId]:
+    return frozenset(each.field.id for each in walk(schema.fields))
+
+
+def _mapped_ids(columns: Sequence[MappedColumn]) -> Iterator[FieldId]:
+    for each in columns:
+        yield each.field
+        yield from _mapped_ids(each.children)
+
+
 def _number(row: Mapping[str, object], name: str) -> int:
-    return int(row[name])  # type: ignore[call-overload]  # a column of integers
+    value = row[name]
+    assert isinstance(value, int)
+    return value
 
 
 def _digits(value: object, type_: ColumnType) -> object:

@@ -55,7 +55,9 @@ def arrow_bounds(values: Sequence[int | None], type_: ColumnType) -> pa.Array:
         case Leaf.DATE:
             return pa.array(values, pa.int32()).view(pa.date32())
         case Time():
-            return pa.array([None if each is None else each * 1000 for each in values], pa.int64()).view(pa.time64("ns"))
+            return pa.array([None if each is None else each * 1000 for each in values], pa.int64()).view(
+                pa.time64("ns")
+            )
         case Timestamp(unit, utc):
             return pa.array(values, pa.int64()).view(pa.timestamp(unit.value, "UTC" if utc else None))
         case Decimal(precision, scale):
@@ -83,9 +85,9 @@ def distinct_values(path: str, column: Column) -> list[Any]:
         except (pa.ArrowException, OSError) as error:
             raise Unreachable(f"data file {path} cannot be read: {str(error).splitlines()[0]}") from error
     values = found[0] if found else pa.nulls(0)
+    # as numbers, since Python's calendar does not hold every date
     if pa.types.is_timestamp(values.type):
-        unit = values.type.unit
-        return values.cast(pa.timestamp("ns" if unit == "ns" else "us")).cast(pa.int64()).to_pylist()
-    if pa.types.is_date32(values.type):
-        return values.cast(pa.int32()).to_pylist()
-    return values.to_pylist()
+        values = values.cast(pa.timestamp("ns" if values.type.unit == "ns" else "us")).cast(pa.int64())
+    elif pa.types.is_date32(values.type):
+        values = values.cast(pa.int32())
+    return list(values.to_pylist())

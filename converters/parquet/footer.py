@@ -23,8 +23,8 @@ class Column:
     """One leaf column: the field ids on its way from the top (None where a level carries none), its physical and
     logical type, whether it lies in a list or map, whether all levels have the standard shape (three-level lists,
     key_value maps), whether any row group states bounds for it, and its value and null counts (None: not said);
-    `stored` is the dotted path by which pyarrow selects it. `bounds` are those of whole numbers, as stored, asked for in
-    files without field ids only: nothing else knows them."""
+    `stored` is the dotted path by which pyarrow selects it. `bounds` are those of whole numbers, as stored; they are
+    read from files without field ids only, where no manifest knows better."""
 
     path: tuple[str, ...]
     ids: tuple[int | None, ...]

@@ -83,7 +83,11 @@ def read_texts(texts: Sequence[str], type_: ColumnType) -> list[object]:
             connection.unregister("asked")
             answers.append([comparable(each, type_) for each in found])
     return [
-        text if not isinstance(text, str) else values[0] if values[0] is not None and len({*values}) == 1 else Unreadable
+        text
+        if not isinstance(text, str)
+        else values[0]
+        if values[0] is not None and len({*values}) == 1
+        else Unreadable
         for text, *values in zip(decoded, *answers, strict=True)
     ]
 
@@ -91,7 +95,9 @@ def read_texts(texts: Sequence[str], type_: ColumnType) -> list[object]:
 def path_values(texts: Sequence[str], types: Sequence[ColumnType]) -> list[object]:
     """As `read_texts`, where the column had several types: Unreadable unless it is one value in all of them."""
     every = [read_texts(texts, type_) for type_ in types]
-    return [values[0] if all(each == values[0] for each in values) else Unreadable for values in zip(*every, strict=True)]
+    return [
+        values[0] if all(each == values[0] for each in values) else Unreadable for values in zip(*every, strict=True)
+    ]
 
 
 def _decoded(text: str) -> str | type[Unreadable]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TypeAlias, cast
+from typing import TypeAlias
 
 __all__ = ["Damaged", "Struct", "read_struct"]
 
@@ -23,7 +23,7 @@ class Struct:
     def __init__(self, fields: Value) -> None:
         if not isinstance(fields, dict):
             raise Damaged("a struct is missing")
-        self._fields = cast("dict[int, Value]", fields)
+        self._fields = fields
 
     def integer(self, field: int) -> int | None:
         value = self._fields.get(field)

@@ -46,8 +46,8 @@ def _fields(job: Job) -> frozenset[FieldId]:
 
 
 def _add(rows: Rows, table_id: int, ids: Ids, mapping: NameMapping) -> int:
-    """As ducklake_add_data_files of DuckDB 1.5.5 writes it. The id is drawn from the counter of files: sessions that are
-    attached read the mappings again when one is asked for that is not below what they knew."""
+    """As ducklake_add_data_files of DuckDB 1.5.5 writes it. The id is drawn from the counter of files: sessions that
+    are attached read the mappings again for an id that is not below what they knew."""
     id_ = ids.file
     ids.file += 1
     rows.add("column_mapping", id_, table_id, "map_by_name")
@@ -102,14 +102,12 @@ def _compare(
     held: Mapping[int, NameMapping],
 ) -> None:
     each = table("data_file").c
-    ids = dict(
-        (path, id_)
-        for path, id_ in session.rows(
-            sa.select(each.path, each.mapping_id).where(
-                each.table_id == job.table_id, each.end_snapshot.is_(None), each.path_is_relative == sa.false()
-            )
+    live = session.rows(
+        sa.select(each.path, each.mapping_id, each.path_is_relative).where(
+            each.table_id == job.table_id, each.end_snapshot.is_(None)
         )
     )
+    ids = {path: id_ for path, id_, relative in live if not relative}
     older_files = files.filter(pa.array(older))
     for path, place in zip(
         older_files.column("path").to_pylist(), older_files.column("mapping").to_pylist(), strict=True

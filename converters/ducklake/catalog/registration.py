@@ -40,12 +40,14 @@ def register(
     write, files = job.write, job.write.files.table
     begin = files.column("begin").to_numpy()
     last = len(job.table.commits)
-    end = files.column("end").fill_null(last).to_numpy()
+    end = files.column("end").fill_null(last + 1).to_numpy()
     counts = files.column("record_count").to_numpy()
     base = -1 if write.base is None else write.base
     kept = (end > write.first) if job.is_new else (begin > base)
     at = np.maximum(begin, job.start)
-    lookup = np.array([job.snapshots[event].id if event in job.snapshots else -1 for event in range(last)] + [-1])
+    # the place after the last commit: what changed since, where a history may begin that has no older snapshot
+    events = [*range(last), -1]
+    lookup = np.array([job.snapshots[event].id if event in job.snapshots else -1 for event in events])
     _describe(job, at[kept], end[kept], counts[kept], end[~kept & (end > base)] if not job.is_new else end[:0])
     totals, held = (None, {}) if job.is_new else reads.table_stats(session, job.table_id)
     mappings = mapping_ids(session, rows, job, ids, kept)
@@ -118,10 +120,11 @@ def _row_ids(
 def _describe(job: Job, begin: np.ndarray, end: np.ndarray, counts: np.ndarray, other_ends: np.ndarray) -> None:
     """changes_made, message and extra information of each snapshot."""
     added, removed = set(begin.tolist()), {*end.tolist(), *other_ends.tolist()}
+    last = len(job.table.commits)
     for time, event in job.events:
         snapshot = job.snapshots[event]
         commit = job.table.commits[event] if event >= 0 else None
-        if event in added:
+        if (event if event >= 0 else last) in added:
             snapshot.changes.append(f"inserted_into_table:{job.table_id}")
         if event in removed:
             snapshot.changes.append(f"deleted_from_table:{job.table_id}")
