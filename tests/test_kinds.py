@@ -24,7 +24,8 @@ BLOCKED |= {
 }
 CARRIED = [kind for kind in kinds() if kind not in BLOCKED]
 QUICK = {
-    "addfiles_nested", "evo_int_long", "evo_readd", "evo_struct", "hist_rollback", "part_hours_tz", "pyi_types", "stats_nan", "v3_default",
+    "addfiles_nested",
+    "evo_int_long", "evo_readd", "evo_struct", "hist_rollback", "part_hours_tz", "pyi_types", "stats_nan", "v3_default",
 }  # fmt: skip
 SLOW = [pytest.param(kind, marks=[] if kind in QUICK else pytest.mark.slow) for kind in CARRIED]
 

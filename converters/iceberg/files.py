@@ -89,7 +89,8 @@ class IcebergFiles:
                     else:
                         pairs = mine.select("file", "entry")
                         joined = pairs.join(listed, on="entry", how="left").sort("file").drop("entry")
-                    yield StatsBatch(field, joined.to_arrow(), has_exact_bounds(type_))
+                    if len(joined):
+                        yield StatsBatch(field, joined.to_arrow(), has_exact_bounds(type_))
                 elif len(mine := plain.filter(held)):
                     yield StatsBatch(field, inspection.nothing_known(mine["file"].sort().to_list()), exact=False)
                 if len(again := corrected.filter(~pl.col("file").is_in(elsewhere))):
