@@ -63,6 +63,7 @@ class Given:
     names: Any = "schema"
     oracle: str = "spark"
     quick: bool = False
+    int96: bool = False
 
     def make(self, home: Path) -> Foreign:
         spec = UNPARTITIONED_PARTITION_SPEC
@@ -75,7 +76,8 @@ class Given:
             text = create_mapping_from_schema(made.table.schema()).model_dump_json()
             with made.table.transaction() as transaction:
                 transaction.set_properties({PROPERTY: text})
-        written = write(home / "src" / self.path, self.file, self.change)
+        options = {"use_deprecated_int96_timestamps": self.int96}
+        written = write(home / "src" / self.path, self.file, self.change, **options)
         return made.add((written, self.file.num_rows, (self.value,) if self.key else ()))
 
 
@@ -212,6 +214,7 @@ LAYOUTS |= {
 
 # names and ids
 
+NOON = 1_704_110_400_000_000
 FLAT = (field(1, "a", IntegerType()), field(2, "b", StringType()))
 FLAT_FILE = pa.table({"a": pa.array([1, 2], I32), "b": ["x", None]})
 FLAT_ROWS: list[Any] = [[1, "x"], [2, None]]
@@ -264,6 +267,21 @@ NAMES = {
     ),
     "a plain column for a list": Given(
         column(INTS), pa.table({"c": pa.array([1], I32)}), [], "physical-type", oracle="error"
+    ),
+    "an instant as INT96": Given(
+        column(TimestamptzType()),
+        pa.table({"c": pa.array([NOON], pa.timestamp("us", "UTC"))}),
+        [["2024-01-01 12:00:00"]],
+        "physical-type",
+        int96=True,
+        quick=True,
+    ),
+    "a NaN that the footer hides": Given(
+        column(DoubleType()),
+        pa.table({"c": [1.0, float("nan")]}),
+        [["1.0"], ["nan"]],
+        "nan-outside-bounds",
+        quick=True,
     ),
     "an instant without a zone": Given(
         column(TimestamptzType()),
@@ -318,7 +336,6 @@ def present(values: Sequence[str | None], path: str, value: Any, blocked: str = 
 
 
 ABSENT = "partition-column-absent"
-NOON = 1_704_110_400_000_000
 PARTITIONS = {
     "text": absent(StringType(), "p=a b%2Fc%3Dd%25", "a b/c=d%", "a b/c=d%", quick=True),
     "text, plus stays": absent(StringType(), "p=a+b", "a+b", "a+b"),
@@ -427,6 +444,20 @@ def test_lake_answers_as_iceberg_or_says_why_not(name: str, make: Make, tmp_path
             connection.execute(f"SET TimeZone = '{zone}'")
             found = in_order(connection.execute(_local("FROM t", given)).fetchall())
             assert found == in_order(given.rows)
+        _ask_filters(connection)
+
+
+def _ask_filters(connection: Any) -> None:
+    """Every value is found by a filter, as often as it is there."""
+    for name, type_, *_ in connection.execute("DESCRIBE t").fetchall():
+        if type_.startswith(("STRUCT", "MAP")) or type_.endswith("[]"):
+            continue
+        values = [value for (value,) in connection.execute(f'SELECT "{name}" FROM t').fetchall()]
+        for value in values:
+            where = f'"{name}" IS NULL' if value is None else f'"{name}" = CAST(? AS {type_})'
+            parameters = [] if value is None else [value]
+            [count] = connection.execute(f"SELECT count(*) FROM t WHERE {where}", parameters).fetchall()[0]
+            assert count == values.count(value), (name, value)
 
 
 def _local(query: str, given: Given) -> str:
@@ -497,6 +528,8 @@ def test_later_runs_share_mappings_and_reach_open_sessions(tmp_path: Path) -> No
     assert rows == [
         (1, "n1", "a"), (2, None, "a"), (3, "n3", "b"), (4, None, "b"), (5, None, "c"), (6, None, "c"),
     ]  # fmt: skip
+    bounds = "SELECT min_value, max_value, null_count FROM ducklake_file_column_stats WHERE column_id = 1 ORDER BY 1"
+    assert lake_rows(lake, bounds) == [("1", "2", 0), ("3", "4", 0), ("5", "6", 0)]
     used = lake_rows(lake, "SELECT mapping_id, count(*) FROM ducklake_data_file GROUP BY 1 ORDER BY 1")
     assert [count for _, count in used] == [2, 1]
     assert lake_rows(lake, "SELECT count(*) FROM ducklake_column_mapping") == [(2,)]

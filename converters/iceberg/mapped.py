@@ -184,29 +184,26 @@ class MappedFiles:
 
     def settle(self, partitions: Partitions) -> Mapped:
         """Compare the partition columns with the partition values, and give every file its mapping."""
-        keys: dict[int, list[tuple[FieldId, str]]] = defaultdict(list)
+        asked: list[tuple[_Case, object]] = []
         constants = _Measured()
         for manifest, cases in self._cases.items():
             stored = partitions(manifest, [case.path for case in cases])
-            asked = []
             for case in cases:
                 value = list(stored[case.path].values())[case.place]
                 if not self._reads_so(case, value):
                     asked.append((case, value))
                 elif case.column is not None:
-                    id_ = case.key.source
-                    constants.add(case.file, id_, case.column, self._types[id_])
-            for case, key in zip([case for case, _ in asked], self._path_keys(asked), strict=True):
-                if key is None:
-                    self._refuse(case)
-                else:
-                    keys[case.file].append((case.key.source, key))
-                    self._found.from_path[case.key.source].add(case.file)
-            for case, value in asked:
-                constants.constant(case.file, case.key.source, case.record_count, self._exact(case.key.source, value))
-        self._by_id(
-            sorted(keys.keys() - self._of_file.keys()), {c.file: c.path for m in self._cases.values() for c in m}
-        )
+                    constants.add(case.file, case.key.source, case.column, self._types[case.key.source])
+        keys: dict[int, list[tuple[FieldId, str]]] = defaultdict(list)
+        for (case, value), key in zip(asked, self._path_keys(asked), strict=True):
+            source = case.key.source
+            if key is None:
+                self._refuse(case)
+                continue
+            keys[case.file].append((source, key))
+            self._found.from_path[source].add(case.file)
+            constants.constant(case.file, source, case.record_count, self._exact(source, value))
+        self._by_id({case.file: case.path for case, _ in asked if case.file in keys.keys() - self._of_file.keys()})
         for file, layout in self._of_file.items():
             taken = {id_ for id_, _ in keys.get(file, ())}
             columns = [each for each in layout.columns if each.field not in taken]
@@ -245,9 +242,9 @@ class MappedFiles:
                 )
                 yield FileProblem(Finding(Code.NO_FIELD_IDS, str(self._table.name), said), first)
 
-    def _by_id(self, files: Sequence[int], paths: Mapping[int, str]) -> None:
+    def _by_id(self, paths: Mapping[int, str]) -> None:
         """Files with ids that take a column from their path need all others by name."""
-        for file, shape in zip(files, read_shapes([paths[file] for file in files]), strict=True):
+        for file, shape in zip(paths, read_shapes([*paths.values()]), strict=True):
             if isinstance(shape, BridgeError):
                 self._fault(Code.FILE_UNREADABLE, "damaged or not Parquet", file)
                 continue
