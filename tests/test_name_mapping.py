@@ -160,7 +160,6 @@ for _name, _blocked in (("array", ""), ("element", ""), ("x", "nested-layout"), 
         _blocked,
         two_level(_name),
         oracle="pyiceberg",
-        quick=_name == "array",
     )
     LAYOUTS[f"two levels, {_name} of structs"] = Given(
         column(PAIRS),
@@ -201,7 +200,6 @@ LAYOUTS |= {
         "nested-layout",
         lambda root: root[0].annotated(None),
         oracle="",
-        quick=True,
     ),
     "list in a map in a list": Given(
         column(
@@ -232,9 +230,7 @@ NAMES = {
         FLAT_ROWS,
         names=[{"field-id": 2, "names": ["q", "b.c"]}, {"field-id": 1, "names": ["a", "A old"]}],
     ),
-    "names are matched with case": Given(
-        FLAT, FLAT_FILE.rename_columns(["A", "b"]), [[None, "x"], [None, None]], quick=True
-    ),
+    "names are matched with case": Given(FLAT, FLAT_FILE.rename_columns(["A", "b"]), [[None, "x"], [None, None]]),
     "a name for nothing": Given(FLAT, FLAT_FILE, [[1, None], [2, None]], names=[{"field-id": 1, "names": ["a"]}]),
     "two names of the file for one field": Given(
         FLAT, FLAT_FILE, [], "no-field-ids", names=[{"field-id": 1, "names": ["a", "b"]}], oracle=""
@@ -248,11 +244,10 @@ NAMES = {
         pa.table({"A": pa.array([7, 8], I32), "a": pa.array([1, 2], I32), "b": ["x", None]}),
         FLAT_ROWS,
         "case-collision",
-        quick=True,
     ),
     "no mapping, by position": Given(FLAT, FLAT_FILE.rename_columns(["u", "v"]), FLAT_ROWS, names=None, quick=True),
     "no mapping, nested": Given(column(INTS), of_lists(I32, INT_ROWS), [], "no-field-ids", names=None, oracle=""),
-    "ids on some columns": Given(FLAT, FLAT_FILE, [[1, None], [2, None]], change=numbered(1, None), quick=True),
+    "ids on some columns": Given(FLAT, FLAT_FILE, [[1, None], [2, None]], change=numbered(1, None)),
     "ids of another table": Given(
         (field(1, "a", IntegerType()), field(2, "b", IntegerType())),
         pa.table({"a": pa.array([1, 2], I32), "b": pa.array([3, 4], I32)}),
@@ -281,7 +276,6 @@ NAMES = {
         pa.table({"c": [1.0, float("nan")]}),
         [["1.0"], ["nan"]],
         "nan-outside-bounds",
-        quick=True,
     ),
     "an instant without a zone": Given(
         column(TimestamptzType()),
@@ -289,7 +283,6 @@ NAMES = {
         [],
         "physical-type",
         oracle="",
-        quick=True,
     ),
 }
 
@@ -355,7 +348,7 @@ PARTITIONS = {
     "equal sign in the value": absent(StringType(), "p=a=b", "a=b", "a=b", ABSENT),
     "number with zeros": absent(IntegerType(), "p=05", 5, 5),
     "long": absent(LongType(), "p=5000000000", 5_000_000_000, 5_000_000_000),
-    "boolean": absent(BooleanType(), "p=true", True, True, quick=True),
+    "boolean": absent(BooleanType(), "p=true", True, True),
     "date": absent(DateType(), "p=2024-01-01", 19723, "2024-01-01"),
     "decimal": absent(DecimalType(9, 2), "p=1.50", Decimal("1.50"), "1.50"),
     "decimal, rounded": absent(DecimalType(9, 2), "p=1.504", Decimal("1.50"), "1.50"),
@@ -375,7 +368,7 @@ PARTITIONS = {
     "in the file, another": present(["b", "b"], "data", "a", "partition-value", quick=True),
     "in the file, several": present(["a", "b"], "data", "a", "partition-value"),
     "in the file, one null": present(["a", None], "data", "a", "partition-value"),
-    "in the file, another than the path": present(["b", "b"], "p=a", "a", quick=True),
+    "in the file, another than the path": present(["b", "b"], "p=a", "a"),
     "in the file, no partition value": present(["b"], "data", None, "partition-value"),
     "numbers in the file": Given(
         (field(1, "id", IntegerType()), field(2, "p", LongType())),
@@ -514,6 +507,7 @@ def _migrate(made: Foreign, target: str) -> Any:
     return run("migrate", f"iceberg:{made.metadata}", f"ducklake:{target}", "--as", "main.t", "--json")
 
 
+@pytest.mark.slow
 def test_later_runs_share_mappings_and_reach_open_sessions(tmp_path: Path) -> None:
     made, lake = _people(tmp_path / "t"), tmp_path / "lake.sqlite"
     _file(made, 1, "a")
@@ -538,6 +532,7 @@ def test_later_runs_share_mappings_and_reach_open_sessions(tmp_path: Path) -> No
         assert lake_rows(lake, f"SELECT count(*) FROM ducklake_{name}") == [(0,)]
 
 
+@pytest.mark.slow
 def test_files_in_the_lake_that_are_to_be_read_otherwise_stop_a_later_run(tmp_path: Path) -> None:
     made, lake = _people(tmp_path / "t"), tmp_path / "lake.ducklake"
     _file(made, 1, "a")

@@ -7,16 +7,10 @@ written under the name mapping of that time, so its own footer is believed inste
 
 from __future__ import annotations
 
-import shutil
-import tempfile
-import weakref
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from decimal import Decimal as Number
-from pathlib import Path
-
-import pyarrow as pa
 
 from bridge.errors import BridgeError
 from bridge.model.files import FileProblem, StatsBatch
@@ -26,9 +20,10 @@ from bridge.model.mapping import MappedColumn, NameMapping
 from bridge.model.schema import Schema, walk
 from bridge.model.table import Table
 from bridge.model.types import ColumnType, Default, Field, FieldId, Leaf
+from converters.iceberg.measured import Measured, StatsSpool
 from converters.iceberg.name_mapping import PROPERTY, Layout, Names, layout_of, parse_names
 from converters.iceberg.stats import has_exact_bounds, leaf_types
-from converters.parquet.bounds import arrow_bounds, distinct_values, exact_bounds
+from converters.parquet.bounds import distinct_values, exact_bounds
 from converters.parquet.footer import Column, Footer
 from converters.parquet.nan import hidden_nan
 from converters.parquet.path_value import Unreadable, comparable, path_values, segments
@@ -36,8 +31,6 @@ from converters.parquet.shape import Node, read_shapes
 from converters.parquet.types import misread
 
 __all__ = ["Mapped", "MappedFiles", "every_column"]
-
-_COUNTS = ("size", "values", "nulls", "nans")
 
 Fault = Callable[[Code, str, int], None]
 Partitions = Callable[[int, Sequence[str]], Mapping[str, Mapping[str, object]]]
@@ -63,7 +56,7 @@ class Mapped:
     measured: set[int] = field(default_factory=set)
     from_path: dict[FieldId, set[int]] = field(default_factory=lambda: defaultdict(set))
     problems: list[FileProblem] = field(default_factory=list)
-    spool: _Spool | None = None
+    spool: StatsSpool | None = None
 
     def stats(self) -> Iterator[StatsBatch]:
         """Of measured files all columns, of the others those that come from the path."""
@@ -140,7 +133,7 @@ class MappedFiles:
         """Resolve what was taken since the last time."""
         waiting, self._waiting = self._waiting, []
         shapes = read_shapes([footer.path for _, footer in waiting])
-        measured = _Measured()
+        measured = Measured()
         for (row, footer), shape in zip(waiting, shapes, strict=True):
             file = _number(row, "file")
             if isinstance(shape, BridgeError):
@@ -185,7 +178,7 @@ class MappedFiles:
     def settle(self, partitions: Partitions) -> Mapped:
         """Compare the partition columns with the partition values, and give every file its mapping."""
         asked: list[tuple[_Case, object]] = []
-        constants = _Measured()
+        constants = Measured()
         for manifest, cases in self._cases.items():
             stored = partitions(manifest, [case.path for case in cases])
             for case in cases:
@@ -203,7 +196,8 @@ class MappedFiles:
             keys[case.file].append((source, key))
             self._found.from_path[source].add(case.file)
             constants.constant(case.file, source, case.record_count, self._exact(source, value))
-        self._by_id({case.file: case.path for case, _ in asked if case.file in keys.keys() - self._of_file.keys()})
+        with_ids = keys.keys() - self._of_file.keys()
+        self._by_id({case.file: case.path for case, _ in asked if case.file in with_ids})
         for file, layout in self._of_file.items():
             taken = {id_ for id_, _ in keys.get(file, ())}
             columns = [each for each in layout.columns if each.field not in taken]
@@ -315,10 +309,10 @@ class MappedFiles:
         known = has_exact_bounds(type_)
         return value is None, int(digits) if known and isinstance(digits, int) else None
 
-    def _keep(self, measured: _Measured) -> None:
+    def _keep(self, measured: Measured) -> None:
         for id_, table in measured.tables(self._types):
             if self._found.spool is None:
-                self._found.spool = _Spool()
+                self._found.spool = StatsSpool()
             self._found.spool.add(id_, table, has_exact_bounds(self._types[id_]))
 
 
@@ -360,58 +354,3 @@ def _with_ids(footer: Footer, layout: Layout) -> Footer:
         replace(column, ids=ids, standard=True) for column, ids in zip(footer.columns, layout.leaves, strict=True)
     )
     return replace(footer, columns=columns)
-
-
-class _Measured:
-    """Statistics of some files, by column, as they are gathered."""
-
-    def __init__(self) -> None:
-        self._rows: dict[FieldId, list[tuple[int, int | None, int, int | None, int | None, int | None]]] = defaultdict(
-            list
-        )
-
-    def add(self, file: int, id_: FieldId, column: Column, type_: ColumnType) -> None:
-        low, high = exact_bounds(column, type_) or (None, None)
-        self._rows[id_].append((file, column.size, column.values, column.nulls, low, high))
-
-    def constant(self, file: int, id_: FieldId, rows: int, value: tuple[bool, int | None]) -> None:
-        is_null, number = value
-        self._rows[id_].append((file, None, rows, rows if is_null else 0, number, number))
-
-    def tables(self, types: Mapping[FieldId, ColumnType]) -> Iterator[tuple[FieldId, pa.Table]]:
-        for id_, rows in self._rows.items():
-            columns = list(zip(*rows, strict=True))
-            yield (
-                id_,
-                pa.table(
-                    {
-                        "file": pa.array(columns[0], pa.int64()),
-                        **{name: pa.array(columns[place], pa.int64()) for place, name in enumerate(_COUNTS[:3], 1)},
-                        "nans": pa.nulls(len(rows), pa.int64()),
-                        "lower": arrow_bounds(columns[4], types[id_]),
-                        "upper": arrow_bounds(columns[5], types[id_]),
-                    }
-                ),
-            )
-
-
-class _Spool:
-    """Batches of statistics on disk, so that memory is bounded by one."""
-
-    def __init__(self) -> None:
-        self._directory = Path(tempfile.mkdtemp(prefix="ducklake-bridge-"))
-        self._parts: list[tuple[FieldId, bool]] = []
-        self._clean = weakref.finalize(self, shutil.rmtree, self._directory, True)
-
-    def add(self, id_: FieldId, table: pa.Table, exact: bool) -> None:
-        with (
-            pa.OSFile(str(self._directory / f"{len(self._parts)}.arrow"), "wb") as sink,
-            pa.ipc.new_file(sink, table.schema) as writer,
-        ):
-            writer.write_table(table)
-        self._parts.append((id_, exact))
-
-    def __iter__(self) -> Iterator[StatsBatch]:
-        for number, (id_, exact) in enumerate(self._parts):
-            with pa.OSFile(str(self._directory / f"{number}.arrow"), "rb") as source:
-                yield StatsBatch(id_, pa.ipc.open_file(source).read_all(), exact)

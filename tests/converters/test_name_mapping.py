@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bridge.model.findings import Code
@@ -85,6 +85,7 @@ def renames(schema: Schema) -> dict[int, str]:
     return {int(each.field.id): f"old{each.field.id}" for each in walk(schema.fields) if each.field.id not in inner}
 
 
+@settings(max_examples=40)
 @given(schemas(), st.randoms())
 def test_every_column_is_found_under_an_old_name(schema: Schema, random: Any) -> None:
     old = renames(schema)
@@ -99,6 +100,7 @@ def test_every_column_is_found_under_an_old_name(schema: Schema, random: Any) ->
     assert {way[-1] for way in layout.leaves} == {int(each.field.id) for each in walk(schema.fields) if each.is_leaf}
 
 
+@settings(max_examples=40)
 @given(schemas())
 def test_names_of_nothing_are_absent_columns(schema: Schema) -> None:
     kept = schema.fields[: len(schema.fields) // 2]
@@ -107,6 +109,7 @@ def test_names_of_nothing_are_absent_columns(schema: Schema) -> None:
     assert bool(layout.faults) == (not kept)
 
 
+@settings(max_examples=40)
 @given(schemas())
 def test_own_ids_win_over_every_name(schema: Schema) -> None:
     def with_ids(nodes: tuple[Node, ...], fields: tuple[Field, ...]) -> tuple[Node, ...]:
@@ -122,6 +125,7 @@ def test_own_ids_win_over_every_name(schema: Schema) -> None:
     assert [each.field for each in layout.columns] == [each.id for each in schema.fields]
 
 
+@settings(max_examples=40)
 @given(schemas())
 def test_a_mapping_restricted_to_its_own_fields_is_itself(schema: Schema) -> None:
     layout = layout_of(shape_of(schema.fields, {}), schema, parse_names(json.dumps(stored(schema.fields, {}))))
