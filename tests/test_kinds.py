@@ -13,9 +13,6 @@ from tests.judge import Subject, judge
 from tests.support import case, kinds, subject, tree_hash, versions
 
 BLOCKED = {
-    **dict.fromkeys(
-        ("addfiles", "addfiles_evo", "addfiles_hive", "addfiles_nested", "addfiles_promote"), "no-field-ids"
-    ),
     **dict.fromkeys(("fmt_avro", "fmt_mixed", "fmt_orc"), "file-format"),
     **dict.fromkeys(("v2_eqdel", "v2_eqdel_pos"), "equality-deletes"),
     "pyi_case": "case-collision",
@@ -23,6 +20,7 @@ BLOCKED = {
 }
 CARRIED = [kind for kind in kinds() if kind not in BLOCKED]
 QUICK = {
+    "addfiles_nested",
     "evo_int_long", "evo_readd", "evo_struct", "hist_rollback", "part_hours_tz", "pyi_types", "stats_nan", "v3_default",
 }  # fmt: skip
 SLOW = [pytest.param(kind, marks=[] if kind in QUICK else pytest.mark.slow) for kind in CARRIED]

@@ -13,6 +13,7 @@ from typing import Protocol
 import pyarrow as pa
 
 from bridge.model.findings import Finding
+from bridge.model.mapping import NameMapping
 from bridge.model.types import FieldId
 
 __all__ = ["DATA_FILES", "DELETED_ROWS", "FileProblem", "Files", "StatsBatch"]
@@ -29,9 +30,11 @@ DATA_FILES = pa.schema(
         pa.field("spec", pa.int32(), False),
         pa.field("sequence", pa.int64()),
         pa.field("first_row_id", pa.int64()),
+        pa.field("mapping", pa.int32()),
     ]
 )
-"""One row per data file and live interval; sizes in bytes; NULL is unknown."""
+"""One row per data file and live interval; sizes in bytes; NULL is unknown. `mapping` is a place in Files.mappings,
+NULL when the file's columns are found by field id."""
 
 DELETED_ROWS = pa.schema(
     [pa.field("file", pa.int64(), False), pa.field("position", pa.int64(), False), pa.field("begin", pa.int64(), False)]
@@ -76,6 +79,11 @@ class Files(Protocol):
     @property
     def deletes(self) -> pa.Table:
         """DELETED_ROWS, ordered by file and position, each position once."""
+        ...
+
+    @property
+    def mappings(self) -> tuple[NameMapping, ...]:
+        """What the columns of files without usable field ids are."""
         ...
 
     @property

@@ -122,11 +122,25 @@ class Code(Enum):
     )
     EQUALITY_DELETES = ("equality-deletes", _BLOCKED, "equality delete files are not carried yet")
     FILE_FORMAT = ("file-format", _BLOCKED, "data files that are not Parquet need a rewrite")
-    NO_FIELD_IDS = ("no-field-ids", _BLOCKED, "data files without field ids need a name mapping")
+    NO_FIELD_IDS = (
+        "no-field-ids",
+        _BLOCKED,
+        "data files without field ids whose columns the name mapping does not tell for certain",
+    )
+    NESTED_LAYOUT = (
+        "nested-layout",
+        _BLOCKED,
+        "a list or map is stored in groups that DuckDB does not read rightly by name",
+    )
     PARTITION_COLUMN_ABSENT = (
         "partition-column-absent",
         _BLOCKED,
-        "a partition column lives only in the metadata, not in the file",
+        "a partition column is not in the file, and the file's path does not give its value",
+    )
+    PARTITION_VALUE = (
+        "partition-value",
+        _BLOCKED,
+        "a partition column holds other values than the partition that the source reads for it",
     )
     PHYSICAL_TYPE = (
         "physical-type",

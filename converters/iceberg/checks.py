@@ -14,6 +14,7 @@ from bridge.model.paths import is_absolute
 from bridge.model.table import Table
 from converters import storage
 from converters.iceberg.manifests import Listing
+from converters.iceberg.name_mapping import PROPERTY
 
 __all__ = [
     "damaged_manifests",
@@ -22,6 +23,7 @@ __all__ = [
     "problem_of",
     "refuse_unmapped",
     "unchecked_doubts",
+    "unchecked_ids",
     "undone_deletes",
     "unreadable_formats",
     "wrong_sums",
@@ -118,6 +120,15 @@ def unchecked_doubts(
         rows = files.filter(pl.col("file").is_in(pairs["file"].unique().implode()) & (pl.col("format") == "parquet"))
         if len(rows):
             yield problem_of(Code.UNCHECKED_DOUBT, table, what, rows, hint)
+
+
+def unchecked_ids(files: pl.DataFrame, table: Table) -> Iterator[FileProblem]:
+    """Which files lack field ids is in none of the manifests, and a file read by ids that it does not have gives other
+    rows: where a name mapping says that there may be some, that is no risk to be accepted."""
+    rows = files.filter(pl.col("format") == "parquet")
+    if PROPERTY in table.properties and len(rows):
+        what = "any of which may lack field ids, since the table has a name mapping, and they were not looked at"
+        yield problem_of(Code.NO_FIELD_IDS, table, what, rows, "leave --check-files none out")
 
 
 def refuse_unmapped(files: pl.DataFrame, table: Table) -> None:

@@ -22,6 +22,7 @@ from converters.deletes.windows import islands
 from converters.iceberg import checks, inspection
 from converters.iceberg.deletes import apply, delete_intervals
 from converters.iceberg.manifests import STATS_MAPS, Listing, entries, list_manifests
+from converters.iceberg.mapped import Mapped
 from converters.iceberg.metadata import IcebergTable
 from converters.iceberg.stats import decode, has_exact_bounds, leaf_types
 
@@ -60,9 +61,12 @@ class IcebergFiles:
         spool: _Spool,
         absent_until: Mapping[FieldId, int],
         remeasured: Mapping[int, inspection.Remeasured],
+        mapped: Mapped,
     ) -> None:
         self.table = table
         self.deletes = deletes
+        self.mappings = tuple(mapped.mappings)
+        self._mapped = mapped
         self.problems = tuple(problems)
         self.findings = tuple(findings)
         self._rows = rows
@@ -75,11 +79,15 @@ class IcebergFiles:
         a row of NULLs, unless the column did not exist yet when the file was added."""
         for low, high, parts in self._spool.chunks():
             rows = self._rows.filter(pl.col("entry").is_between(low, high - 1)).sort("file")
+            rows = rows.filter(~pl.col("file").is_in(list(self._mapped.measured)))
             corrected = rows.filter(pl.col("file").is_in(list(self._remeasured)))
             plain = rows.filter(~pl.col("file").is_in(list(self._remeasured)))
+            every = plain
             for field, type_ in self._spool.types.items():
                 listed = parts(field)
                 held = pl.col("begin") >= self._absent_until.get(field, 0)
+                elsewhere = list(self._mapped.from_path.get(field, ()))
+                plain = every.filter(~pl.col("file").is_in(elsewhere)) if elsewhere else every
                 if listed is not None:
                     mine = plain.filter(held | pl.col("entry").is_in(listed["entry"].implode()))
                     if mine["entry"].equals(listed["entry"]):
@@ -87,11 +95,13 @@ class IcebergFiles:
                     else:
                         pairs = mine.select("file", "entry")
                         joined = pairs.join(listed, on="entry", how="left").sort("file").drop("entry")
-                    yield StatsBatch(field, joined.to_arrow(), has_exact_bounds(type_))
+                    if len(joined):
+                        yield StatsBatch(field, joined.to_arrow(), has_exact_bounds(type_))
                 elif len(mine := plain.filter(held)):
                     yield StatsBatch(field, inspection.nothing_known(mine["file"].sort().to_list()), exact=False)
-                if len(corrected):
-                    yield from inspection.corrected_stats(field, corrected["file"].to_list(), self._remeasured)
+                if len(again := corrected.filter(~pl.col("file").is_in(elsewhere))):
+                    yield from inspection.corrected_stats(field, again["file"].to_list(), self._remeasured)
+        yield from self._mapped.stats()
 
 
 class _Spool:
@@ -174,6 +184,7 @@ def read_files(source: IcebergTable, check: bool, progress: ProgressSink) -> Ice
     problems += unreadable
     problems += checks.wrong_sums(files, listing, table, damaged)
     remeasured: dict[int, inspection.Remeasured] = {}
+    mapped = Mapped()
     absent_until = _absent_until(table)
     suspects = _suspects(spool, files, table, absent_until)
     if check:
@@ -182,6 +193,7 @@ def read_files(source: IcebergTable, check: bool, progress: ProgressSink) -> Ice
         problems += seen.problems
         findings += seen.findings
         remeasured = seen.remeasured
+        mapped = seen.mapped
         files = files.with_columns(
             pl.col("file").replace_strict(seen.footer_sizes, default=None, return_dtype=pl.Int64).alias("footer_size"),
             pl.coalesce(
@@ -195,6 +207,7 @@ def read_files(source: IcebergTable, check: bool, progress: ProgressSink) -> Ice
         )
     else:
         problems += checks.unchecked_doubts(files, suspects.nan, suspects.unlisted, table)
+        problems += checks.unchecked_ids(files, table)
         findings.append(
             Finding(
                 Code.FILES_UNCHECKED,
@@ -203,10 +216,13 @@ def read_files(source: IcebergTable, check: bool, progress: ProgressSink) -> Ice
             )
         )
         files = files.with_columns(pl.lit(None, dtype=pl.Int64).alias("footer_size"))
+    files = files.with_columns(
+        pl.col("file").replace_strict(mapped.of_file, default=None, return_dtype=pl.Int32).alias("mapping")
+    )
     arrow = files.select(DATA_FILES.names).to_arrow().cast(DATA_FILES)
     rows = files.select("file", "entry", "begin")
     positions = deleted.to_arrow().cast(DELETED_ROWS)
-    return IcebergFiles(arrow, positions, rows, problems, findings, spool, absent_until, remeasured)
+    return IcebergFiles(arrow, positions, rows, problems, findings, spool, absent_until, remeasured, mapped)
 
 
 def _read(

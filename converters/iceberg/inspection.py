@@ -2,7 +2,7 @@
 
 Existence and size of every file; the footer of the first file of each manifest, of every file that a doubt falls on
 (another size, a float column that may hide NaN, a partition column that may be missing), and of all files of a
-manifest in which one file was a surprise.
+manifest in which one file was a surprise. In a table with a name mapping any file may lack field ids: all are opened.
 """
 
 from __future__ import annotations
@@ -18,14 +18,16 @@ from bridge.errors import BridgeError
 from bridge.model.files import FileProblem, StatsBatch
 from bridge.model.findings import Code, Finding
 from bridge.model.layout import PartitionField, Simple
-from bridge.model.schema import Schema, walk
+from bridge.model.schema import walk
 from bridge.model.table import Table
-from bridge.model.types import Default, Field, FieldId
+from bridge.model.types import FieldId
 from bridge.ports import ProgressSink
 from converters import storage
 from converters.iceberg.checks import problem_of
 from converters.iceberg.manifests import Listing, partitions
+from converters.iceberg.mapped import Mapped, MappedFiles, every_column
 from converters.iceberg.metadata import IcebergTable
+from converters.iceberg.name_mapping import PROPERTY
 from converters.parquet.footer import Footer, read_footers
 from converters.parquet.nan import hidden_nan
 from converters.parquet.types import misread
@@ -73,6 +75,7 @@ class Inspection:
     findings: list[Finding] = field(default_factory=list)
     footer_sizes: dict[int, int] = field(default_factory=dict)
     remeasured: dict[int, Remeasured] = field(default_factory=dict)
+    mapped: Mapped = field(default_factory=Mapped)
 
 
 class _Faults:
@@ -116,11 +119,12 @@ def inspect(
         pl.col("file").is_in(first.implode())
         | pl.col("file").is_in(doubtful.implode())
         | (pl.col("real") != pl.col("size"))
+        | pl.lit(PROPERTY in table.properties)
     )
     replaced = files.filter(pl.col("real") != pl.col("size"))
     stated = suspects.stated(replaced["entry"].to_list())
     by_file = {file: stated[entry] for file, entry in replaced.select("file", "entry").iter_rows()}
-    judge = _Judge(source, listing, suspects.nan, by_file, found, faults)
+    judge = _Judge(source, suspects.nan, by_file, found, faults)
     while len(wanted):
         for window in wanted.iter_slices(_WINDOW):
             footers = read_footers(window["path"].to_list())
@@ -128,9 +132,12 @@ def inspect(
                 opened.add(row["file"])
                 if judge(row, footer):
                     surprised.add(row["manifest"])
+            judge.mapped.settle_window(judge.identity)
             progress.step(f"{table.name}: reading footers", len(opened), None)
         wanted = files.filter(pl.col("manifest").is_in(list(surprised)) & ~pl.col("file").is_in(list(opened)))
-    judge.absent_partition_columns()
+    manifest_paths = dict(listing.manifests.select("manifest", "path").iter_rows())
+    found.mapped = judge.mapped.settle(lambda each, wanted: partitions(manifest_paths[each], source.path_map, wanted))
+    found.problems += found.mapped.problems
     if judge.numbered:
         found.findings.append(
             Finding(
@@ -172,27 +179,24 @@ class _Judge:
     def __init__(
         self,
         source: IcebergTable,
-        listing: Listing,
         nan: pl.DataFrame,
         stated: Mapping[int, set[int]],
         found: Inspection,
         faults: _Faults,
     ) -> None:
-        self._source = source
-        self._listing = listing
         self._stated = stated
         self._found = found
         self._faults = faults
-        self._identity = identity_sources(source.table)
-        self._schema = _every_column(source.table)
-        self._defaults = {each.field.id: each.field.initial_default for each in walk(self._schema.fields)}
+        self.identity = identity_sources(source.table)
+        self.mapped = MappedFiles(source.table, faults.add)
+        self._schema = every_column(source.table)
         self._names = {each.field.id: ".".join(each.path) for each in walk(self._schema.fields)}
         self._nan: dict[int, list[int]] = defaultdict(list)
         for file, id_ in nan.iter_rows():
             self._nan[file].append(id_)
         self.numbered: list[int] = []
         """Files with a column of last-updated sequence numbers."""
-        self._absent: dict[int, list[tuple[int, str, int, PartitionField]]] = defaultdict(list)
+        self._surprises = 0
 
     def __call__(self, row: Mapping[str, object], footer: Footer | BridgeError) -> bool:
         """True when the file is a surprise."""
@@ -208,7 +212,7 @@ class _Judge:
         return self._count() > before
 
     def _count(self) -> int:
-        return sum(map(len, self._faults.by_reason.values())) + sum(map(len, self._absent.values()))
+        return sum(map(len, self._faults.by_reason.values())) + self._surprises
 
     def _content(self, file: int, row: Mapping[str, object], footer: Footer) -> None:
         add = self._faults.add
@@ -220,8 +224,8 @@ class _Judge:
             return
         spec = int(row["spec"])  # type: ignore[call-overload]  # a column of integers
         if footer.size != row["size"]:
-            absent = self._stated.get(file, set()) - footer.all_ids - {each.source for _, each in self._identity[spec]}
-            if footer.has_ids and absent:
+            absent = self._stated.get(file, set()) - footer.all_ids - {each.source for _, each in self.identity[spec]}
+            if absent and not self.mapped.needs(footer):
                 names = ", ".join(sorted(self._names.get(FieldId(id_), str(id_)) for id_ in absent))
                 add(Code.FILE_SIZE, f"replaced, and without the column {names} that the manifest describes", file)
                 return
@@ -229,45 +233,18 @@ class _Judge:
                 footer.size,
                 {each.id: (each.size, each.values, each.nulls) for each in footer.columns if each.id is not None},
             )
-        if not footer.has_ids:
-            add(Code.NO_FIELD_IDS, "without field ids", file)
+        if self.mapped.needs(footer):
+            self._surprises += 1
+            self.mapped.take(row, footer)
             return
         for line in misread(footer, self._schema):
             add(Code.PHYSICAL_TYPE, line, file)
         for name in hidden_nan(footer, frozenset(self._nan.get(file, ()))):
             add(Code.NAN_OUTSIDE_BOUNDS, f"column {name} holds NaN outside the bounds of its footer", file)
-        for place, each in self._identity[spec]:
+        for place, each in self.identity[spec]:
             if each.source not in footer.all_ids and row["record_count"]:
-                manifest = int(row["manifest"])  # type: ignore[call-overload]  # a column of integers
-                self._absent[manifest].append((file, str(row["path"]), place, each))
-
-    def absent_partition_columns(self) -> None:
-        """A column that only the partition value knows reads as its initial default: a fault where these differ."""
-        paths = dict(self._listing.manifests.select("manifest", "path").iter_rows())
-        for manifest, cases in self._absent.items():
-            stored = partitions(paths[manifest], self._source.path_map, [path for _, path, _, _ in cases])
-            for file, path, place, each in cases:
-                value = list(stored[path].values())[place]
-                if not _same(value, self._defaults.get(each.source)):
-                    name = self._names.get(each.source, each.name)
-                    self._faults.add(Code.PARTITION_COLUMN_ABSENT, f"partition column {name} is not in the file", file)
-
-
-def _same(value: object, default: Default | None) -> bool:
-    if value is None or default is None:
-        return value is None and default is None
-    if isinstance(value, bool):
-        return default == str(value).lower()
-    return isinstance(value, int | str) and default == str(value)
-
-
-def _every_column(table: Table) -> Schema:
-    """The current columns, and those of older schemas that are gone since."""
-    fields: dict[FieldId, Field] = {each.id: each for each in table.schema.fields}
-    for id_ in sorted({commit.schema for commit in table.commits}, reverse=True):
-        for each in table.schemas[id_].fields:
-            fields.setdefault(each.id, each)
-    return Schema(table.schema.id, tuple(fields.values()))
+                self._surprises += 1
+                self.mapped.absent(row, place, each)
 
 
 def nothing_known(files: Sequence[int]) -> pa.Table:

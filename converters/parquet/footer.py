@@ -15,6 +15,7 @@ from converters import storage
 __all__ = ["Column", "Footer", "read_footer", "read_footers"]
 
 _ID = b"PARQUET:field_id"
+_WHOLE = ("BOOLEAN", "INT32", "INT64")
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,7 +23,8 @@ class Column:
     """One leaf column: the field ids on its way from the top (None where a level carries none), its physical and
     logical type, whether it lies in a list or map, whether all levels have the standard shape (three-level lists,
     key_value maps), whether any row group states bounds for it, and its value and null counts (None: not said);
-    `stored` is the dotted path by which pyarrow selects it."""
+    `stored` is the dotted path by which pyarrow selects it. `bounds` are those of whole numbers, as stored; they are
+    read from files without field ids only, where no manifest knows better."""
 
     path: tuple[str, ...]
     ids: tuple[int | None, ...]
@@ -36,6 +38,7 @@ class Column:
     nulls: int | None
     size: int
     stored: str
+    bounds: tuple[int, int] | None = None
 
     @property
     def id(self) -> int | None:
@@ -101,6 +104,7 @@ def _parsed(path: str, size: int, footer_size: int, metadata: Any) -> Footer:
     leaves = list(_leaves(list(arrow), ()))
     encrypted = False
     columns = []
+    unnamed = any(None in leaf.ids for leaf in leaves)
     for index, leaf in enumerate(leaves):
         declared = metadata.schema.column(index)
         stats = _statistics(metadata, index)
@@ -119,6 +123,7 @@ def _parsed(path: str, size: int, footer_size: int, metadata: Any) -> Footer:
                 nulls=stats[2],
                 size=stats[3],
                 stored=declared.path,
+                bounds=_bounds(metadata, index) if unnamed and not leaf.repeated else None,
             )
         )
     return Footer(
@@ -150,6 +155,26 @@ def _statistics(metadata: Any, index: int) -> tuple[bool, int, int | None, int, 
             nulls += stats.null_count
         bounds = bounds or (stats is not None and stats.has_min_max)
     return bounds, values, nulls if known else None, size, hidden
+
+
+def _bounds(metadata: Any, index: int) -> tuple[int, int] | None:
+    """The hull over all row groups that hold a value; None when one of them states none."""
+    if metadata.schema.column(index).physical_type not in _WHOLE:
+        return None
+    lows, highs = [], []
+    try:
+        for group in range(metadata.num_row_groups):
+            chunk = metadata.row_group(group).column(index)
+            stats = chunk.statistics
+            if stats is not None and stats.has_null_count and stats.null_count == chunk.num_values:
+                continue
+            if stats is None or not stats.has_min_max:
+                return None
+            lows.append(int(stats.min_raw))
+            highs.append(int(stats.max_raw))
+    except (pa.ArrowException, OSError):
+        return None
+    return (min(lows), max(highs)) if lows else None
 
 
 def _id(field: Any) -> int | None:

@@ -136,7 +136,8 @@ def _reads(type_: ColumnType, column: Column) -> bool:
             return bool(found) and _fits(found.group(2), unit)  # type: ignore[union-attr]  # bool(found)
         case Timestamp(unit, utc):
             if physical == "INT96":
-                return unit is not Unit.NANO
+                # a local time to DuckDB: as an instant it would follow the session's time zone
+                return unit is not Unit.NANO and not utc
             found = _TIMESTAMP.match(logical)
             return bool(found) and (found.group(1) == "true") == utc and _fits(found.group(2), unit)  # type: ignore[union-attr]  # bool(found)
         case _:

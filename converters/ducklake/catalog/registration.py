@@ -15,6 +15,7 @@ from bridge.ports import ProgressSink, Written
 from converters.ducklake.catalog import reads
 from converters.ducklake.catalog.deletes import Deleted
 from converters.ducklake.catalog.job import Ids, Job, Rows
+from converters.ducklake.catalog.mappings import mapping_ids
 from converters.ducklake.catalog.session import Session
 from converters.ducklake.catalog.tables import table
 from converters.ducklake.catalog.times import time_text
@@ -43,16 +44,19 @@ def register(
     write, files = job.write, job.write.files.table
     begin = files.column("begin").to_numpy()
     last = len(job.table.commits)
-    end = files.column("end").fill_null(last).to_numpy()
+    end = files.column("end").fill_null(last + 1).to_numpy()
     counts = files.column("record_count").to_numpy()
     base = -1 if write.base is None else write.base
     kept = (end > write.first) if job.is_new else (begin > base)
     at = np.maximum(begin, job.start)
-    lookup = np.array([job.snapshots[event].id if event in job.snapshots else -1 for event in range(last)] + [-1])
+    # the place after the last commit: what changed since, where a history may begin that has no older snapshot
+    events = [*range(last), -1]
+    lookup = np.array([job.snapshots[event].id if event in job.snapshots else -1 for event in events])
     gone = np.zeros(len(begin), dtype=bool) if job.is_new else ~kept & (end > base) & (end < last)
     deleted = _deleted(job, kept, end, base)
     _describe(job, at[kept], end[kept], end[gone], deleted[2])
     totals, held = (None, {}) if job.is_new else reads.table_stats(session, job.table_id)
+    mappings = mapping_ids(session, rows, job, ids, kept)
     file_ids = np.full(len(begin), -1, dtype=np.int64)
     file_ids[kept] = np.arange(ids.file, ids.file + int(kept.sum()))
     ids.file += int(kept.sum())
@@ -78,6 +82,7 @@ def register(
                 "file_size_bytes": chosen_rows.column("size"),
                 "footer_size": chosen_rows.column("footer_size"),
                 "row_id_start": row_ids[kept],
+                "mapping_id": mappings,
             }
         ),
     )
@@ -145,14 +150,15 @@ def _row_ids(
 def _describe(job: Job, begin: np.ndarray, end: np.ndarray, other_ends: np.ndarray, deleted: np.ndarray) -> None:
     """changes_made, message and extra information of each snapshot."""
     added, removed, cut = set(begin.tolist()), {*end.tolist(), *other_ends.tolist()}, set(np.unique(deleted).tolist())
+    last = len(job.table.commits)
     for time, event in job.events:
         snapshot = job.snapshots[event]
         commit = job.table.commits[event] if event >= 0 else None
-        if event in added:
+        if (event if event >= 0 else last) in added:
             snapshot.changes.append(f"inserted_into_table:{job.table_id}")
         if event in removed:
             snapshot.changes.append(f"deleted_from_table:{job.table_id}")
-        if event in cut:
+        if (event if event >= 0 else last) in cut:
             snapshot.changes.append(f"inlined_delete:{job.table_id}")
         what = (commit.operation or "commit") if commit else "definition"
         snapshot.messages.append(f"{what} of {job.table.name}")
