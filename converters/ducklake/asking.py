@@ -13,7 +13,6 @@ import pyarrow as pa
 
 from bridge.errors import BridgeError
 from converters.ducklake.extensions import connect
-from converters.ducklake.identifiers import literal
 
 __all__ = ["main"]
 
@@ -31,8 +30,8 @@ def main() -> None:
     asked = json.load(sys.stdin)
     answers: list[dict[str, object]] = []
     try:
-        connection = connect("ducklake", *asked["extensions"])
-        connection.execute(f"ATTACH {literal('ducklake:' + asked['attach'])} AS lake (READ_ONLY)")
+        connection = connect(*asked["extensions"])
+        connection.execute(asked["attach"])
         if "expected" in asked:
             _load_expected(connection, asked["expected"])
     except (duckdb.Error, BridgeError) as error:

@@ -10,9 +10,19 @@ import duckdb
 from bridge.errors import Unreachable
 from converters.ducklake.identifiers import literal
 
-__all__ = ["connect", "examine", "load", "packaged"]
+__all__ = ["connect", "examine", "load", "needed", "packaged"]
 
-_USES = {"ducklake": "reading lakes", "sqlite_scanner": "SQLite catalogs"}
+_USES = {
+    "ducklake": "reading lakes",
+    "sqlite_scanner": "SQLite catalogs",
+    "postgres_scanner": "PostgreSQL catalogs",
+}
+_BACKENDS = {"sqlite": ("sqlite_scanner",), "postgres": ("postgres_scanner",)}
+
+
+def needed(backend: str) -> list[str]:
+    """The extensions that a lake on a backend takes."""
+    return ["ducklake", *_BACKENDS.get(backend, ())]
 
 
 def packaged(name: str) -> Path | None:
