@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import json
 import os
+import select
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 import warnings
 from collections.abc import Iterator, Sequence
@@ -118,3 +121,50 @@ def use(attach: str, statements: Sequence[str], options: str = "") -> list[str]:
     )
     found: list[str] = json.loads(ran.stdout)
     return found
+
+
+@contextmanager
+def cutting(to: str, home: Path, after: bool) -> Iterator[str]:
+    """A socket that passes everything on to a server, but breaks the first connection that has sent rows as it
+    commits: before the server hears of it, or after it has done so. The directory of the socket."""
+    home.mkdir()
+    listening = socket.socket(socket.AF_UNIX)
+    listening.bind(f"{home}/.s.PGSQL.5432")
+    listening.listen()
+    cut = threading.Event()
+
+    def serve(client: socket.socket) -> None:
+        upstream = socket.socket(socket.AF_UNIX)
+        upstream.connect(f"{to}/.s.PGSQL.5432")
+        copied = False
+        with client, upstream:
+            while True:
+                for each in select.select([client, upstream], [], [])[0]:
+                    data = each.recv(1 << 16)
+                    if not data:
+                        return
+                    if each is client:
+                        copied = copied or b"COPY " in data
+                        if copied and b"COMMIT" in data and not cut.is_set():
+                            cut.set()
+                            if after:
+                                upstream.sendall(data)
+                                upstream.recv(1 << 16)
+                            return
+                    (upstream if each is client else client).sendall(data)
+
+    def accept() -> None:
+        while True:
+            try:
+                client, _ = listening.accept()
+            except OSError:
+                return
+            threading.Thread(target=serve, args=(client,), daemon=True).start()
+
+    threading.Thread(target=accept, daemon=True).start()
+    try:
+        yield str(home)
+    finally:
+        listening.shutdown(socket.SHUT_RDWR)
+        listening.close()
+        assert cut.is_set()
