@@ -357,7 +357,7 @@ def test_the_password_is_in_nothing_that_is_printed(form: str, locked: Spot, tmp
         run("inspect", attach),
         run("plan", f"iceberg:{found.metadata}", "ducklake:postgres:dbname=x", "host=y", f"password={SECRET}"),
         run("verify", f"ducklake:{attach}", f"ducklake:{attach}"),
-        run("inspect", f"ducklake:{attach.replace('dbname', 'dbnam')}"),
+        run("inspect", f"ducklake:{attach.replace('host=', 'hosst=')}"),
         run("inspect", f"ducklake:{attach.replace('host=', 'host=/nothing')}", env={"DUCKLAKE_BRIDGE_DEBUG": "1"}),
         run("inspect", f"ducklake:postgres:{connection} keepalives='"),
     ]

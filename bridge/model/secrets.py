@@ -15,7 +15,7 @@ Secrets = tuple[tuple[str, str], ...]
 """Names and values of the parameters that are secret."""
 
 _SECRET = frozenset({"password", "sslpassword", "oauth_client_secret"})
-_PAIR = re.compile(r"\s*([^\s=]+)\s*=\s*('(?:[^'\\]|\\.)*'|(?!')(?:[^\s\\]|\\.)*)\s*", re.DOTALL)
+_PAIR = re.compile(r"\s*([^\s=]+)\s*=\s*('(?:[^'\\]|\\.)*'|(?!')(?:[^\s\\]|\\.)*)\s*", re.DOTALL | re.ASCII)
 _URI = ("postgresql://", "postgres://")
 _LOCATOR = re.compile(r"((?:ducklake:)?(?:postgres(?:ql)?:(?!//))?)(.*)", re.DOTALL)
 _ASSIGNED = re.compile(r"(?i)(\w*(?:password|secret)\s*=\s*)('(?:[^'\\]|\\.)*'|[^\s&'\"]+)")
@@ -46,22 +46,23 @@ def _split_pairs(text: str) -> tuple[str, Secrets]:
 
 
 def _split_uri(text: str) -> tuple[str, Secrets]:
+    """As libpq: what stands before an @ is name and password, if no / comes first. A second @ could be a password's."""
     scheme, _, rest = text.partition("://")
-    place, question, query = rest.partition("?")
     secrets: dict[str, str] = {}
-    user, at, host = place.partition("@")
-    if "@" in host or (at and "/" in user):
+    user, at, host = rest.partition("@")
+    if at and ("@" in host or "/" in user):
         raise ValueError("@ or / in a name or password is not percent-encoded")
     if at:
         user, colon, password = user.partition(":")
         if colon:
-            secrets["password"] = unquote(password)
-        place = f"{user}@{host}" if user else host
+            secrets["password"] = unquote(password.strip())
+        rest = f"{user}@{host}" if user else host
+    place, question, query = rest.partition("?")
     kept = []
     for pair in query.split("&") if query else ():
         key, _, value = pair.partition("=")
-        if unquote(key).casefold() in _SECRET:
-            secrets[unquote(key).casefold()] = unquote(value)
+        if unquote(key).strip().casefold() in _SECRET:
+            secrets[unquote(key).strip().casefold()] = unquote(value.strip())
         else:
             kept.append(pair)
     return f"{scheme}://{place}{question if kept else ''}{'&'.join(kept)}", tuple(secrets.items())

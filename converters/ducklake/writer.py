@@ -21,7 +21,7 @@ from converters.ducklake.catalog.session import Place, exists, parse_place, sess
 from converters.ducklake.columns import column_rows
 from converters.ducklake.extensions import connect, needed, packaged
 from converters.ducklake.identifiers import literal, qualified
-from converters.ducklake.review import review_table
+from converters.ducklake.review import nul_text, review_table
 from converters.ducklake.scanner import ask, compare_rows
 from converters.ducklake.types import duckdb_type
 from converters.storage import absolute
@@ -122,6 +122,16 @@ class DuckLakeTarget:
                         "use --as",
                     )
                 )
+        held = nul_text(table) if self.place.is_server else None
+        if held is not None:
+            found.append(
+                Finding(
+                    Code.NAME_UNSUPPORTED,
+                    str(table.name),
+                    f"{held!r} holds a NUL byte, which PostgreSQL cannot store",
+                    "use a DuckDB or SQLite catalog, or change it at the source",
+                )
+            )
         if self._encrypted:
             found.append(Finding(Code.TARGET_ENCRYPTED, str(table.name), f"{self.place.path} is an encrypted lake"))
         return found

@@ -74,10 +74,10 @@ def _arguments(place: Place) -> dict[str, Any]:
         found = {}
         readable = False
     else:
-        readable = not found.keys() & {"password", "sslpassword"}
+        readable = not found.keys() & {"password", "sslpassword", "oauth_client_secret"}
     if not readable:
         raise UsageError(
-            f"ducklake:{place.path}: libpq cannot read the connection string",
+            "libpq cannot read the connection string behind ducklake:postgres:",
             hint="write key=value pairs as libpq knows them, such as dbname, host, port, user",
         )
     timeouts = {} if "PGCONNECT_TIMEOUT" in os.environ else {"connect_timeout": CONNECT_SECONDS}
