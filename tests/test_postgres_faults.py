@@ -22,10 +22,11 @@ from bridge.execution.executor import execute
 from bridge.ports import Silent
 from converters.ducklake.catalog import postgres
 from converters.ducklake.catalog import session as sessions
-from converters.ducklake.catalog.session import Session
+from converters.ducklake.catalog.session import Session, parse_place
 from tests.judge import Subject, Version, judge
 from tests.server import Server, cutting, use
 from tests.support import ROOT, Case, case, lake_rows, migrate_case, run, subject
+from tests.test_ownership import copied
 from tests.test_postgres import Spot, migrated, options, running, spot
 from tests.test_runs import KILLED, metadata_files
 
@@ -306,6 +307,35 @@ def test_without_its_packages_the_extra_is_named(spot: Spot) -> None:
         cwd=ROOT,
     )
     assert ran.returncode == 2 and "ducklake-bridge[postgres]" in ran.stderr
+
+
+STATES: dict[type[bridge.BridgeError], str] = {
+    bridge.Conflict: "40001 40P01 23505 55P03 42P07 42710",
+    bridge.Blocked: "42P01 42703",
+    bridge.Unreachable: "57P01 08006 53100 57014 42501 25006 3D000 28P01",
+    bridge.BridgeError: "22P05",
+}
+AGAIN = {"40001", "40P01", "23505", "55P03"}
+
+
+@pytest.mark.parametrize(
+    ("kind", "state"), [(kind, each) for kind, states in STATES.items() for each in states.split()]
+)
+def test_errors_are_told_apart_by_sqlstate(kind: type[bridge.BridgeError], state: str) -> None:
+    place = parse_place("postgres:dbname=x password=sekret")
+    made = postgres.translated(psycopg.errors.lookup(state)("told sekret\nmore"), place)
+    assert type(made) is kind and made.retryable == (state in AGAIN)
+    assert "told ***" in made.message and "more" not in made.message
+
+
+def test_a_nul_byte_in_the_definition_is_a_finding(spot: Spot, tmp_path: Path) -> None:
+    found = copied("v1_basic", tmp_path / "source")
+    stored = json.loads(found.metadata.read_text())
+    stored["properties"]["owner"] = "some\0body"
+    found.metadata.write_text(json.dumps(stored))
+    report = bridge.migrate(f"iceberg:{found.metadata}", spot.locator, options(found, spot))
+    assert report.exit_code == 3 and "NUL byte" in report.plan.tables[0].blockers[0].detail
+    assert tables(spot) == []
 
 
 # -- secrets

@@ -210,7 +210,10 @@ def translated(error: BaseException, place: Place, committing: bool = False) -> 
     if state in _INCOMPLETE:
         return Blocked(f"{what} is damaged or incomplete: {text}", code="foreign-catalog")
     if state == "42501":
-        return Unreachable(f"{what}: {text}", hint="grant the role what a lake's owner has, or name its owner")
+        return Unreachable(
+            f"{what}: {text}",
+            hint=f"the role must own the lake's tables and be allowed to create some in {place.schema}",
+        )
     if state == "25006":
         return Unreachable(f"{what}: the server only reads: {text}", hint="name the primary server")
     if state.startswith(("28", "3D")):
