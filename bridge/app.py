@@ -220,7 +220,7 @@ def verify(
             continue
         if there is None or there.bookmark is None:
             raise UsageError(
-                f"{to} in {target} was not migrated by this tool",
+                f"{to} in {parse_locator(target)} was not migrated by this tool",
                 hint="migrate it first, and name it as you did then: --as",
             )
         try:
@@ -258,7 +258,7 @@ def inspect(locator: str, options: Options | None = None) -> Inspection:
     """What a locator holds, without its files."""
     parsed, options = parse_locator(locator), options or Options()
     if parsed.format == "ducklake":
-        lake = open_lake(parsed)
+        lake = open_lake(parsed, options)
         return Inspection(str(parsed), lake=lake.describe(), lake_tables=tuple(lake.tables()))
     source = open_source(parsed, options)
     tables: list[Table] = []
@@ -275,18 +275,20 @@ def inspect(locator: str, options: Options | None = None) -> Inspection:
     return Inspection(str(parsed), tuple(tables), tuple(unreadable), beside)
 
 
-def release(locator: str, names: Sequence[str], discard: bool = False) -> Sequence[ReleasedTable]:
+def release(
+    locator: str, names: Sequence[str], discard: bool = False, options: Options | None = None
+) -> Sequence[ReleasedTable]:
     """Forget migrated tables without touching a file."""
-    return open_lake(_lake(locator)).release(names, discard)
+    return open_lake(_lake(locator), options or Options()).release(names, discard)
 
 
-def adopt(locator: str, names: Sequence[str]) -> Sequence[TableName]:
+def adopt(locator: str, names: Sequence[str], options: Options | None = None) -> Sequence[TableName]:
     """Hand the files of migrated tables to the lake."""
-    return open_lake(_lake(locator)).adopt(names)
+    return open_lake(_lake(locator), options or Options()).adopt(names)
 
 
 def _lake(locator: str) -> Locator:
     parsed = parse_locator(locator)
     if parsed.format != "ducklake":
-        raise UsageError(f"{locator} is not a DuckLake", hint="write ducklake:FILE")
+        raise UsageError(f"{parsed} is not a DuckLake", hint="write ducklake:FILE")
     return parsed

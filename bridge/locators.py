@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from bridge.errors import UsageError
+from bridge.model.secrets import shown
 
 __all__ = ["FORMATS", "Locator", "parse_locator"]
 
@@ -13,23 +14,25 @@ FORMATS = ("ducklake", "iceberg", "iceberg-catalog", "delta", "parquet", "hive",
 
 @dataclass(frozen=True, slots=True)
 class Locator:
-    """A format and what the format itself understands."""
+    """A format and what the format itself understands; as a text it holds no password."""
 
     format: str
-    rest: str
+    rest: str = field(repr=False)
 
     def __str__(self) -> str:
-        return f"{self.format}:{self.rest}"
+        return shown(f"{self.format}:{self.rest}")
 
 
 def parse_locator(text: str) -> Locator:
     """Split `format:rest`; UsageError names the formats when there is none."""
     format_, colon, rest = text.partition(":")
     if not colon or format_ not in FORMATS:
-        raise UsageError(f"{text!r} is not a locator", hint="write iceberg:PATH, iceberg-catalog:NAME or ducklake:FILE")
+        raise UsageError(
+            f"{shown(text)!r} is not a locator", hint="write iceberg:PATH, iceberg-catalog:NAME or ducklake:FILE"
+        )
     if not rest:
         raise UsageError(
-            f"{text!r} names no table or catalog",
+            f"{shown(text)!r} names no table or catalog",
             hint=f"write {format_}:{'NAME' if format_ == 'iceberg-catalog' else 'PATH'}",
         )
     return Locator(format_, rest)

@@ -50,9 +50,9 @@ def open_target(locator: Locator, options: Options) -> Target:
     return cast(Target, _load(_TARGETS, locator, "target")(locator.rest, options))
 
 
-def open_lake(locator: Locator) -> Lake:
+def open_lake(locator: Locator, options: Options) -> Lake:
     """The lake behind a locator, for looking at it, releasing and adopting tables."""
-    return cast(Lake, _load(_LAKES, locator, "lake")(locator.rest))
+    return cast(Lake, _load(_LAKES, locator, "lake")(locator.rest, options))
 
 
 def type_choices() -> dict[str, tuple[str, ...]]:

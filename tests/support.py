@@ -130,8 +130,13 @@ def migrate_case(found: Case, lake: str, *options: str) -> Ran:
     )
 
 
-def lake_rows(lake: Path, query: str) -> list[tuple[Any, ...]]:
-    """Rows of a catalog's own tables, whichever file it is."""
+def lake_rows(lake: Path | str, query: str) -> list[tuple[Any, ...]]:
+    """Rows of a catalog's own tables: a file, or `postgres:CONNECTION`."""
+    if isinstance(lake, str):
+        import psycopg
+
+        with psycopg.connect(lake.removeprefix("postgres:")) as catalog:
+            return catalog.execute(query.encode()).fetchall()
     if lake.suffix == ".sqlite":
         import sqlite3
 
@@ -144,7 +149,7 @@ def lake_rows(lake: Path, query: str) -> list[tuple[Any, ...]]:
         return opened.execute(query).fetchall()
 
 
-def commits_of(lake: Path) -> dict[str, int]:
+def commits_of(lake: Path | str) -> dict[str, int]:
     """Lake snapshot by source commit ("" is what changed after the last of them)."""
     found: dict[str, int] = {}
     for id_, info in lake_rows(lake, "SELECT snapshot_id, commit_extra_info FROM ducklake_snapshot_changes ORDER BY 1"):
@@ -153,7 +158,7 @@ def commits_of(lake: Path) -> dict[str, int]:
     return found
 
 
-def versions(found: Case, lake: Path) -> tuple[Version, ...]:
+def versions(found: Case, lake: Path | str) -> tuple[Version, ...]:
     """What the lake must answer: the rows of every snapshot that it keeps, and the current ones."""
     held = commits_of(lake)
     kept = [each for each in found.facts["snapshots"] if str(each["snapshot_id"]) in held]
@@ -181,7 +186,7 @@ def _schema_ids(found: Case) -> dict[int, int | None]:
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
-def subject(found: Case, lake: Path, name: str = "t") -> Subject:
+def subject(found: Case, lake: Path | str, name: str = "t") -> Subject:
     """The fixture as the judge takes it."""
     return Subject(("main", name), versions(found, lake))
 

@@ -28,6 +28,9 @@ def _option(name: str, *more: Any, **given: Any) -> Callable[..., Any]:
     return made
 
 
+_METADATA_SCHEMA = _option(
+    "--metadata-schema", metavar="NAME", help="The lake's schema in a PostgreSQL database  [default: public]"
+)
 _OPTIONS = (
     _option(
         "--table",
@@ -51,6 +54,7 @@ _OPTIONS = (
         help="A setting of iceberg-catalog:NAME, beside its configuration.",
     ),
     _option("--data-path", metavar="URI", help="Where a new lake writes its own files."),
+    _METADATA_SCHEMA,
     _option(
         "--history",
         type=click.Choice(["full", "current"]),
@@ -123,6 +127,7 @@ def _options(verify: str = "metadata", **given: Any) -> Any:
         exclude=given["exclude"],
         rename=given["rename"],
         data_path=given["data_path"],
+        metadata_schema=given["metadata_schema"],
         history=given["history"],
         at=given["at"],
         check_files=given["check_files"],
@@ -202,8 +207,8 @@ def migrate(
     """Write a source's tables into a target, in one transaction.
 
     SOURCE is iceberg:PATH (a table's directory, its .metadata.json file or a warehouse) or iceberg-catalog:NAME (a
-    PyIceberg catalog: REST, SQL, Hive), TARGET is ducklake:FILE or ducklake:sqlite:FILE. Running it again
-    adds what the source gained since.
+    PyIceberg catalog: REST, SQL, Hive), TARGET is ducklake:FILE, ducklake:sqlite:FILE or
+    ducklake:postgres:CONNECTION. Running it again adds what the source gained since.
     """
     from bridge import app
     from bridge.cli import render
@@ -262,8 +267,15 @@ def verify(source: str, target: str, as_json: bool, report: str | None, rows: bo
 @_option(
     "--source-option", "source_options", multiple=True, metavar="KEY=VALUE", help="A setting of iceberg-catalog:NAME."
 )
+@_METADATA_SCHEMA
 @_JSON
-def inspect(locator: str, map_prefix: tuple[str, ...], source_options: tuple[str, ...], as_json: bool) -> None:
+def inspect(
+    locator: str,
+    map_prefix: tuple[str, ...],
+    source_options: tuple[str, ...],
+    metadata_schema: str | None,
+    as_json: bool,
+) -> None:
     """Show what a source or a lake holds."""
     from bridge import app
     from bridge.cli import render
@@ -271,7 +283,8 @@ def inspect(locator: str, map_prefix: tuple[str, ...], source_options: tuple[str
     from bridge.model.paths import PathMap, parse_prefix
 
     moved = PathMap(tuple(parse_prefix(text) for text in map_prefix))
-    found = app.inspect(locator, Options(path_map=moved, source_options=_pairs(source_options)))
+    asked = Options(path_map=moved, source_options=_pairs(source_options), metadata_schema=metadata_schema)
+    found = app.inspect(locator, asked)
     if as_json:
         render.out_json(render.inspection_data(found))
     else:
@@ -282,13 +295,17 @@ def inspect(locator: str, map_prefix: tuple[str, ...], source_options: tuple[str
 @click.argument("lake")
 @_option("--table", "tables", multiple=True, required=True, metavar="NAME", help="A migrated table, SCHEMA.TABLE.")
 @_option("--discard-changes", is_flag=True, help="Also when the table was changed in the lake.")
+@_METADATA_SCHEMA
 @_JSON
-def release(lake: str, tables: tuple[str, ...], discard_changes: bool, as_json: bool) -> None:
+def release(
+    lake: str, tables: tuple[str, ...], discard_changes: bool, metadata_schema: str | None, as_json: bool
+) -> None:
     """Forget migrated tables without touching a file: how a trial is undone."""
     from bridge import app
     from bridge.cli import render
+    from bridge.model.options import Options
 
-    done = app.release(lake, tables, discard_changes)
+    done = app.release(lake, tables, discard_changes, Options(metadata_schema=metadata_schema))
     if as_json:
         render.out_json(
             {"released": [{"table": str(each.name), "files": each.files, "own_files": each.own_files} for each in done]}
@@ -300,13 +317,15 @@ def release(lake: str, tables: tuple[str, ...], discard_changes: bool, as_json: 
 @cli.command()
 @click.argument("lake")
 @_option("--table", "tables", multiple=True, required=True, metavar="NAME", help="A migrated table, SCHEMA.TABLE.")
+@_METADATA_SCHEMA
 @_JSON
-def adopt(lake: str, tables: tuple[str, ...], as_json: bool) -> None:
+def adopt(lake: str, tables: tuple[str, ...], metadata_schema: str | None, as_json: bool) -> None:
     """Hand the files of migrated tables to the lake: its maintenance may delete them from now on."""
     from bridge import app
     from bridge.cli import render
+    from bridge.model.options import Options
 
-    done = app.adopt(lake, tables)
+    done = app.adopt(lake, tables, Options(metadata_schema=metadata_schema))
     if as_json:
         render.out_json({"adopted": [str(each) for each in done]})
     else:
@@ -367,6 +386,15 @@ def _listen() -> list[int]:
     return came
 
 
+def _without_secrets(message: str) -> str:
+    """An unquoted connection string falls into arguments that click quotes back."""
+    from bridge.model.secrets import scrubbed
+
+    if scrubbed(message) == message:
+        return message
+    return f"{message.partition('(')[0].strip()} (not shown, they hold a password): put the locator in quotes"
+
+
 def _interrupted() -> NoReturn:
     print("interrupted; nothing half-written is left, run it again", file=sys.stderr)  # noqa: T201  # the last word
     sys.exit(130)
@@ -381,12 +409,15 @@ def main() -> NoReturn:
     except click.exceptions.Exit as error:
         sys.exit(error.exit_code)
     except click.ClickException as error:
+        text = _without_secrets(error.format_message())
         if as_json:
             from bridge.cli import render
 
-            render.fail(UsageError(error.format_message()), as_json)
-        else:
+            render.fail(UsageError(text), as_json)
+        elif text == error.format_message():
             error.show()
+        else:
+            click.UsageError(text, getattr(error, "ctx", None)).show()
         sys.exit(error.exit_code)
     except (click.Abort, KeyboardInterrupt):
         _interrupted()

@@ -14,6 +14,7 @@ from bridge.app import Inspection, Report
 from bridge.errors import BridgeError
 from bridge.model.findings import Finding, Severity
 from bridge.model.layout import Simple
+from bridge.model.secrets import scrubbed
 from bridge.model.table import Table
 from bridge.model.types import (
     ColumnType,
@@ -65,6 +66,7 @@ def out_json(value: Any) -> None:
 
 def fail(error: BridgeError, as_json: bool) -> None:
     """One line on standard error, or a JSON document on standard output."""
+    error.message, error.hint = scrubbed(error.message), scrubbed(error.hint)
     if as_json:
         code = getattr(error, "code", "")
         out_json({"error": error.message, "hint": error.hint, "code": code, "exit_code": error.exit_code})

@@ -18,6 +18,8 @@ class Options:
     exclude: tuple[str, ...] = ()
     rename: str | None = None
     data_path: str | None = None
+    metadata_schema: str | None = None
+    """The schema of a PostgreSQL database that holds the lake's catalog; None: `public`."""
     history: Literal["full", "current"] = "full"
     at: str | None = None
     check_files: Literal["all", "none"] = "all"

@@ -13,7 +13,6 @@ import pyarrow as pa
 
 from bridge.errors import BridgeError
 from converters.ducklake.extensions import connect
-from converters.ducklake.identifiers import literal
 from converters.ducklake.remote import connect_objects
 
 __all__ = ["main"]
@@ -32,10 +31,10 @@ def main() -> None:
     asked = json.load(sys.stdin)
     answers: list[dict[str, object]] = []
     try:
-        connection = connect("ducklake", *asked["extensions"])
+        connection = connect(*asked["extensions"])
         if asked["objects"]:
             connect_objects(connection)
-        connection.execute(f"ATTACH {literal('ducklake:' + asked['attach'])} AS lake (READ_ONLY)")
+        connection.execute(asked["attach"])
         if "expected" in asked:
             _load_expected(connection, asked["expected"])
     except (duckdb.Error, BridgeError) as error:

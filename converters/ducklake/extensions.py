@@ -10,9 +10,21 @@ import duckdb
 from bridge.errors import Unreachable
 from converters.ducklake.identifiers import literal
 
-__all__ = ["connect", "examine", "load", "packaged"]
+__all__ = ["connect", "examine", "load", "needed", "packaged"]
 
-_USES = {"ducklake": "reading lakes", "sqlite_scanner": "SQLite catalogs", "httpfs": "object stores"}
+_USES = {
+    "ducklake": "reading lakes",
+    "sqlite_scanner": "SQLite catalogs",
+    "postgres_scanner": "PostgreSQL catalogs",
+    "httpfs": "object stores",
+}
+_EXTRAS = {"postgres_scanner": "postgres", "httpfs": "s3"}
+_BACKENDS = {"sqlite": ("sqlite_scanner",), "postgres": ("postgres_scanner",)}
+
+
+def needed(backend: str) -> list[str]:
+    """The extensions that a lake on a backend takes."""
+    return ["ducklake", *_BACKENDS.get(backend, ())]
 
 
 def packaged(name: str) -> Path | None:
@@ -48,10 +60,21 @@ def connect(*names: str) -> duckdb.DuckDBPyConnection:
     return connection
 
 
+def _installed(name: str) -> bool:
+    """Whether an extension is there, without fetching it."""
+    if packaged(name) is not None:
+        return True
+    query = "SELECT installed FROM duckdb_extensions() WHERE extension_name = ?"
+    return (True,) in duckdb.connect().execute(query, [name]).fetchall()
+
+
 def examine() -> dict[str, tuple[bool, str, str]]:
     """Whether each extension that a lake may need loads, what was found, and the line that brings it."""
     found = {}
     for name, use in _USES.items():
+        if name in _EXTRAS and not _installed(name):
+            found[name] = (False, f"not installed; needed for {use}", f"pip install 'ducklake-bridge[{_EXTRAS[name]}]'")
+            continue
         try:
             connect(name).close()
         except Unreachable as error:

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from bridge.model.options import Options
 from bridge.model.table import TableName
 from bridge.ports import LakeTableInfo, ReleasedTable
 from converters.ducklake.catalog import forget, guard, reads
-from converters.ducklake.catalog.session import Place, parse_place, session
+from converters.ducklake.catalog.session import Place, parse_place, session, with_retry
 
 __all__ = ["DuckLake", "open_lake"]
 
 
 class DuckLake:
-    """A catalog file; each call is a session of its own."""
+    """A catalog; each call is a session of its own."""
 
     def __init__(self, place: Place) -> None:
         self._place = place
@@ -25,6 +26,7 @@ class DuckLake:
             settings, newest = reads.settings(opened), reads.head(opened)
             return {
                 "catalog": self._place.attach,
+                **({"metadata_schema": self._place.schema} if self._place.is_server else {}),
                 "version": version,
                 "created_by": settings.get("created_by", ""),
                 "data_path": settings.get("data_path", ""),
@@ -47,17 +49,23 @@ class DuckLake:
 
     def release(self, names: Sequence[str], discard: bool) -> Sequence[ReleasedTable]:
         """Forget tables; Blocked when they were changed in the lake and that may not be discarded."""
+        return with_retry(lambda: self._release(names, discard))
+
+    def _release(self, names: Sequence[str], discard: bool) -> Sequence[ReleasedTable]:
         with session(self._place, write=True) as opened:
             reads.version(opened)
             return forget.release(opened, names, discard)
 
     def adopt(self, names: Sequence[str]) -> Sequence[TableName]:
         """The files become the lake's own; the guard goes when no shared table is left."""
+        return with_retry(lambda: self._adopt(names))
+
+    def _adopt(self, names: Sequence[str]) -> Sequence[TableName]:
         with session(self._place, write=True) as opened:
             reads.version(opened)
             return forget.adopt(opened, names)
 
 
-def open_lake(rest: str) -> DuckLake:
+def open_lake(rest: str, options: Options) -> DuckLake:
     """The lake behind `ducklake:REST`."""
-    return DuckLake(parse_place(rest))
+    return DuckLake(parse_place(rest, options.metadata_schema))

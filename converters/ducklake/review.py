@@ -17,7 +17,7 @@ from converters.ducklake.columns import default_text
 from converters.ducklake.partition import layout_findings
 from converters.ducklake.types import TYPE_CHOICES, duckdb_type, is_renamed, type_name
 
-__all__ = ["kept_schemas", "review_table"]
+__all__ = ["kept_schemas", "nul_text", "review_table"]
 
 
 def kept_schemas(table: Table) -> list[Schema]:
@@ -144,3 +144,13 @@ def _extras(subject: str, table: Table) -> Iterator[Finding]:
     if kept:
         shown = ", ".join(kept[:4]) + (f" and {len(kept) - 4} more" if len(kept) > 4 else "")
         yield Finding(Code.PROPERTIES, subject, f"kept as table tags: {shown}")
+
+
+def nul_text(table: Table) -> str | None:
+    """A name, comment or property with the one character that no text of PostgreSQL may hold."""
+    texts = [str(table.name), *table.properties.values(), *table.properties, *(each.name for each in table.refs)]
+    for schema in (table.schema, *table.schemas.values()):
+        for each in walk(schema.fields):
+            given = (each.field.name, each.field.doc, each.field.initial_default, each.field.write_default)
+            texts += [text for text in given if isinstance(text, str)]
+    return next((text for text in texts if "\0" in text), None)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 import tempfile
@@ -13,6 +14,8 @@ import pyarrow as pa
 
 from bridge.errors import BridgeError
 from bridge.ports import Rows
+from converters.ducklake.catalog.places import Place
+from converters.ducklake.extensions import needed
 from converters.ducklake.identifiers import identifier
 
 __all__ = ["Answer", "ask", "compare_rows"]
@@ -20,39 +23,38 @@ __all__ = ["Answer", "ask", "compare_rows"]
 Answer = list[list[str | None]] | BridgeError
 """Rows with every value as text, or DuckDB's error."""
 
-_EXTENSIONS = {"sqlite": ["sqlite_scanner"]}
 
-
-def _run(asked: Mapping[str, object], attach: str) -> dict[str, list[dict[str, object]]]:
+def _run(place: Place, asked: Mapping[str, object]) -> dict[str, list[dict[str, object]]]:
+    """Secrets go by standard input and the environment, never by the command line; answers come back without them."""
+    attach = place.statement("READ_ONLY", whole=True)
     ran = subprocess.run(
         [sys.executable, "-m", "converters.ducklake.asking"],
-        input=json.dumps(asked),
+        input=json.dumps({"attach": attach, "extensions": needed(place.backend), **asked}),
         capture_output=True,
         text=True,
         check=False,
+        env={**os.environ, **place.environment},
     )
     if ran.returncode or not ran.stdout:
         last = (ran.stderr.strip().splitlines() or [f"exit code {ran.returncode}"])[-1]
-        raise BridgeError(f"DuckDB could not be asked about {attach}: {last}")
+        raise BridgeError(f"DuckDB could not be asked about {place.attach}: {place.hide(last)}")
     said: dict[str, list[dict[str, object]]] = json.loads(ran.stdout)
     if "error" in said:
-        raise BridgeError(f"DuckDB cannot open {attach}: {said['error']}")
+        raise BridgeError(f"DuckDB cannot open {place.attach}: {place.hide(str(said['error']))}")
     return said
 
 
-def ask(attach: str, backend: str, queries: Sequence[str], objects: bool = False) -> list[Answer]:
+def ask(place: Place, queries: Sequence[str], objects: bool = False) -> list[Answer]:
     """The answers in the order of the queries; BridgeError when the lake cannot be opened at all. `objects`: its files
     lie in an object store."""
-    extensions = _EXTENSIONS.get(backend, [])
-    asked = {"attach": attach, "extensions": extensions, "objects": objects, "queries": list(queries)}
-    said = _run(asked, attach)
+    said = _run(place, {"objects": objects, "queries": list(queries)})
     return [
-        cast(list[list[str | None]], each["rows"]) if "rows" in each else BridgeError(str(each["error"]))
+        cast(list[list[str | None]], each["rows"]) if "rows" in each else BridgeError(place.hide(str(each["error"])))
         for each in said["answers"]
     ]
 
 
-def compare_rows(attach: str, backend: str, relation: str, rows: Rows, objects: bool = False) -> str:
+def compare_rows(place: Place, relation: str, rows: Rows, objects: bool = False) -> str:
     """How a relation of the lake differs from the rows, as multisets; empty when it does not."""
     with tempfile.TemporaryDirectory(prefix="ducklake-bridge-") as directory:
         path = f"{directory}/rows.arrow"
@@ -64,8 +66,6 @@ def compare_rows(attach: str, backend: str, relation: str, rows: Rows, objects: 
         columns = ", ".join(identifier(name) for name in rows.schema.names)
         mine, theirs = f"SELECT {columns} FROM {relation}", f"SELECT {columns} FROM expected"
         asked = {
-            "attach": attach,
-            "extensions": _EXTENSIONS.get(backend, []),
             "objects": objects,
             "expected": path,
             "queries": [
@@ -74,10 +74,10 @@ def compare_rows(attach: str, backend: str, relation: str, rows: Rows, objects: 
                 f"SELECT count(*) FROM ({mine} EXCEPT ALL {theirs})",
             ],
         }
-        said = _run(asked, attach)["answers"]
+        said = _run(place, asked)["answers"]
     for each in said:
         if "error" in each:
-            return str(each["error"])
+            return place.hide(str(each["error"]))
     found, missing, extra = (int(cast(list[list[str]], each["rows"])[0][0]) for each in said)
     if found == count and not missing and not extra:
         return ""

@@ -19,7 +19,7 @@ from bridge.model.types import (
     UnknownType,
 )
 
-__all__ = ["TYPE_CHOICES", "duckdb_type", "is_renamed", "sqlite_type", "type_name"]
+__all__ = ["TYPE_CHOICES", "duckdb_type", "is_renamed", "postgres_type", "sqlite_type", "type_name"]
 
 BY_TYPE: dict[ColumnType, str] = {
     Leaf.BOOLEAN: "boolean",
@@ -118,6 +118,26 @@ _SQLITE_INTEGERS = frozenset({"boolean", "int8", "int16", "int32", "int64", "uin
 def sqlite_type(name: str) -> str:
     """The type of an inlined column in an SQLite catalog, as DuckDB 1.5.5 creates it."""
     return "BIGINT" if name in _SQLITE_INTEGERS else "BLOB" if name == "blob" else "VARCHAR"
+
+
+_POSTGRES = {
+    **dict.fromkeys(("int8", "int16"), "SMALLINT"),
+    **dict.fromkeys(("int32", "uint8", "uint16"), "INTEGER"),
+    **dict.fromkeys(("int64", "uint32"), "BIGINT"),
+    **dict.fromkeys(("varchar", "json", "blob"), "BYTEA"),
+    "boolean": "BOOLEAN",
+    "float32": "REAL",
+    "float64": "DOUBLE PRECISION",
+    "time": "TIME",
+    "timetz": "TIME WITH TIME ZONE",
+    "interval": "INTERVAL",
+    "uuid": "UUID",
+}
+
+
+def postgres_type(name: str) -> str:
+    """The type of an inlined column in a PostgreSQL catalog, as DuckDB 1.5.5 creates it: text where it has no other."""
+    return f"NUMERIC{name.removeprefix('decimal')}" if name.startswith("decimal") else _POSTGRES.get(name, "VARCHAR")
 
 
 def duckdb_type(name: str) -> str:

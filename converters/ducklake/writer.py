@@ -17,12 +17,12 @@ from bridge.model.table import Table, TableName
 from bridge.ports import Check, CommitResult, ProgressSink, Rows, TableWrite, TargetTable
 from converters.ducklake.catalog import reads
 from converters.ducklake.catalog.commit import NewLake, write_tables
-from converters.ducklake.catalog.session import Place, parse_place, session, with_retry
+from converters.ducklake.catalog.session import Place, exists, parse_place, session, with_retry
 from converters.ducklake.columns import column_rows
-from converters.ducklake.extensions import packaged
+from converters.ducklake.extensions import connect, needed, packaged
 from converters.ducklake.identifiers import literal, qualified
 from converters.ducklake.remote import needs_objects, setup_words
-from converters.ducklake.review import review_table
+from converters.ducklake.review import nul_text, review_table
 from converters.ducklake.scanner import ask, compare_rows
 from converters.ducklake.types import duckdb_type
 from converters.storage import absolute
@@ -35,14 +35,15 @@ _RESERVED = frozenset({"system", "temp", "information_schema", "pg_catalog"})
 
 
 class DuckLakeTarget:
-    """A catalog file, there already or to be made."""
+    """A catalog, there already or to be made."""
 
     def __init__(self, place: Place, options: Options) -> None:
         self.place = place
         self._chosen = dict(options.type_map)
         self._limit = options.inline_deletes
-        self._existed = place.exists
-        default = f"{place.path}.files/"
+        if place.is_server and options.verify != "none":
+            _require_extensions(place)
+        self._existed = exists(place)
         asked = None if options.data_path is None else absolute(options.data_path).rstrip("/") + "/"
         if self._existed:
             with session(place) as opened:
@@ -59,9 +60,14 @@ class DuckLakeTarget:
                     hint="leave --data-path out",
                 )
         else:
-            if not os.path.isdir(os.path.dirname(place.path)):
+            if asked is None and place.is_server:
+                raise UsageError(
+                    f"{place.path} has no lake in the schema {place.schema}; a new one on a server needs --data-path",
+                    hint="name a directory or an s3:// prefix that everybody who uses the lake can reach",
+                )
+            if not place.is_server and not os.path.isdir(os.path.dirname(place.path)):
                 raise Unreachable(f"the directory of {place.path} is not there", hint="create it first")
-            self.data_path = asked or default
+            self.data_path = asked or f"{place.path}.files/"
             self._encrypted = False
 
     def lookup(self, names: Sequence[TableName]) -> Mapping[TableName, TargetTable]:
@@ -118,6 +124,16 @@ class DuckLakeTarget:
                         "use --as",
                     )
                 )
+        held = nul_text(table) if self.place.is_server else None
+        if held is not None:
+            found.append(
+                Finding(
+                    Code.NAME_UNSUPPORTED,
+                    str(table.name),
+                    f"{held!r} holds a NUL byte, which PostgreSQL cannot store",
+                    "use a DuckDB or SQLite catalog, or change it at the source",
+                )
+            )
         if self._encrypted:
             found.append(Finding(Code.TARGET_ENCRYPTED, str(table.name), f"{self.place.path} is an encrypted lake"))
         return found
@@ -137,9 +153,9 @@ class DuckLakeTarget:
         )
 
     def commit(self, writes: Sequence[TableWrite], progress: ProgressSink) -> CommitResult:
-        """All tables in one transaction. A new catalog is built beside its place and linked there when complete."""
-        if self._existed:
-            return with_retry(lambda: self._append(writes, progress))
+        """All tables in one transaction. A new file is built beside its place and linked there when complete."""
+        if self._existed or self.place.is_server:
+            return with_retry(lambda: self._in_place(writes, progress))
         building = Place(self.place.backend, f"{self.place.path}.bridge-{os.getpid()}")
         new = NewLake(self.data_path, _CREATED_BY)
         linked, opened = False, None
@@ -163,13 +179,16 @@ class DuckLakeTarget:
         _sync(os.path.dirname(self.place.path))
         return CommitResult(tuple(written), tuple(findings))
 
-    def _append(self, writes: Sequence[TableWrite], progress: ProgressSink) -> CommitResult:
-        with session(self.place, write=True) as opened:
-            written, findings = write_tables(opened, writes, None, self._chosen, self._limit, progress)
+    def _in_place(self, writes: Sequence[TableWrite], progress: ProgressSink) -> CommitResult:
+        new = None if self._existed else NewLake(self.data_path, _CREATED_BY)
+        with session(self.place, create=new is not None, write=True) as opened:
+            written, findings = write_tables(opened, writes, new, self._chosen, self._limit, progress)
         return CommitResult(tuple(written), tuple(findings))
 
     def clean(self) -> None:
-        """Remove what a killed run of ours left beside the catalog."""
+        """Remove what a killed run of ours left beside the catalog; a server does so itself."""
+        if self.place.is_server:
+            return
         directory, name = os.path.split(self.place.path)
         for each in os.listdir(directory):
             head, mark, pid = each.rpartition(".bridge-")
@@ -183,8 +202,7 @@ class DuckLakeTarget:
         for write in writes:
             questions += _questions(write, snapshots.get(write.name, {}), self._chosen, read_files)
         try:
-            asked = [query for _, query, _ in questions]
-            answers = ask(self.place.attach, self.place.backend, asked, self._in_objects(writes))
+            answers = ask(self.place, [query for _, query, _ in questions], self._in_objects(writes))
         except BridgeError as error:
             return [Check("DuckDB opens the lake", error.message)]
         checks = [Check("DuckDB opens the lake")]
@@ -235,7 +253,7 @@ class DuckLakeTarget:
         try:
             with session(self.place) as opened:
                 objects = needs_objects((self.data_path, *reads.remote_paths(opened)))
-            fault = compare_rows(self.place.attach, self.place.backend, at, rows, objects)
+            fault = compare_rows(self.place, at, rows, objects)
         except BridgeError as error:
             fault = error.message
         return Check(label, fault)
@@ -245,13 +263,15 @@ class DuckLakeTarget:
         shared = [write for write in writes if write.ownership == "shared"]
         names = " ".join("--table " + shlex.quote(str(write.name)) for write in writes)
         locator = shlex.quote(f"ducklake:{self.place.attach}")
+        if self.place.is_server and self.place.schema != "public":
+            names = f"--metadata-schema {shlex.quote(self.place.schema)} {names}"
         first = writes[0].name
         loads = _load_lines(self.place.backend) + (setup_words() if self._in_objects(writes) else "")
         said = [
-            f"open it:    {loads}ATTACH {literal('ducklake:' + self.place.attach)} AS lake;",
+            f"open it:    {loads}{self.place.statement()};",
             f"try it:     SELECT * FROM {qualified('lake', *(first.namespace or ('main',)), first.name)} LIMIT 10;",
         ]
-        if shared and self.place.backend == "sqlite":
+        if shared and self.place.backend != "duckdb":
             said.append(
                 "guarded:    the lake never deletes the source's files; expire, merge and cleanup work. "
                 "Do not expire or remove files at the source while the lake uses them."
@@ -270,9 +290,17 @@ class DuckLakeTarget:
         return said
 
 
+def _require_extensions(place: Place) -> None:
+    """What the verification needs must not turn out to be missing after the commit."""
+    try:
+        connect(*(name for name in needed(place.backend) if packaged(name) is None)).close()
+    except Unreachable as error:
+        raise UsageError(error.message, hint="pip install 'ducklake-bridge[postgres]'") from error
+
+
 def _load_lines(backend: str) -> str:
     """LOAD statements for extensions that lie in a package, where DuckDB does not look by itself."""
-    paths = [packaged(name) for name in ("ducklake", *(["sqlite_scanner"] if backend == "sqlite" else []))]
+    paths = [packaged(name) for name in needed(backend)]
     return "".join(f"LOAD {literal(str(path))}; " for path in paths if path is not None)
 
 
@@ -357,4 +385,4 @@ def _sync(path: str) -> None:
 
 def open_target(rest: str, options: Options) -> DuckLakeTarget:
     """The target behind `ducklake:REST`."""
-    return DuckLakeTarget(parse_place(rest), options)
+    return DuckLakeTarget(parse_place(rest, options.metadata_schema), options)

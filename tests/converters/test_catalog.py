@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 import duckdb
+import pyarrow as pa
 import pytest
 
 from converters.ducklake.catalog.session import Place, create_all, session
@@ -170,3 +171,13 @@ def test_inspect_verify_and_doctor_speak_json(tmp_path: Path) -> None:
     wrong = run("verify", f"iceberg:{found.metadata}", f"ducklake:{lake}", "--as", "main.t", "--json", *found.maps)
     assert wrong.code == 4 and "1 missing" in json.dumps(wrong.json)
     assert run("doctor", "--json").json["extension ducklake"]["ok"] == "yes"
+
+
+@pytest.mark.parametrize("backend", ["duckdb", "sqlite"])
+def test_any_table_can_be_appended_to(backend: str, tmp_path: Path) -> None:
+    rows = pa.table({"row_id": [7, 8], "file_id": [1, None], "deleted": [True, False], "empty": pa.nulls(2)})
+    with session(Place(backend, str(tmp_path / f"lake.{backend}")), create=True) as opened:
+        opened.define('CREATE TABLE "any % table" (file_id BIGINT, row_id BIGINT, empty VARCHAR, deleted BIGINT)')
+        opened.append("any % table", rows)
+    held = lake_rows(tmp_path / f"lake.{backend}", 'SELECT file_id, row_id, empty, deleted FROM "any % table"')
+    assert held == [(1, 7, None, 1), (None, 8, None, 0)]

@@ -8,7 +8,9 @@ data file, with the snapshot of each position, as ducklake_flush_inlined_data wo
 from __future__ import annotations
 
 import uuid
+from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -24,6 +26,8 @@ from converters.ducklake.delete_files import decode, encode
 from converters.ducklake.identifiers import identifier
 
 __all__ = ["Deleted", "write_deletes"]
+
+_FILES = 500
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,14 +57,16 @@ def write_deletes(
 ) -> None:
     """Note positions that become deleted; `ended` are data_file_ids that end in some snapshot, `limit` is how many
     positions of a table may stay rows."""
-    held = _inlined(session, job.table_id)
-    if len(held) + len(new) > limit:
-        moved, kept = held.plus(new), new.where(np.zeros(len(new), dtype=bool))
+    held = _count(session, job.table_id)
+    if held + len(new) > limit:
+        moved, kept = _inlined(session, job.table_id, None).plus(new), new.where(np.zeros(len(new), dtype=bool))
+        stale = None
     else:
         gone = np.isin(new.file, ended)
-        moved, kept = held.where(np.isin(held.file, ended)).plus(new.where(gone)), new.where(~gone)
-    if len(held) and len(moved):
-        _forget_rows(session, job.table_id, np.unique(moved.file))
+        stale = _inlined(session, job.table_id, ended) if held else new.where(np.zeros(len(new), dtype=bool))
+        moved, kept = stale.plus(new.where(gone)), new.where(~gone)
+    if held and len(moved):
+        _forget_rows(session, job.table_id, None if stale is None else np.unique(stale.file))
     if len(kept):
         _inline(session, job.table_id, kept)
     if len(moved):
@@ -76,21 +82,40 @@ def _rows_of(table_id: int) -> sa.TableClause:
     return sa.table(_name(table_id), *columns)
 
 
-def _inlined(session: Session, table_id: int) -> Deleted:
-    """What the catalog holds as rows; the table is listed nowhere, DuckDB 1.5.5 looks for it by its name."""
-    found = session.rows(sa.select(_rows_of(table_id))) if session.has_table(_name(table_id)) else []
+def _count(session: Session, table_id: int) -> int:
+    """How many rows the catalog holds; the table is listed nowhere, DuckDB 1.5.5 looks for it by its name."""
+    if not session.has_table(_name(table_id)):
+        return 0
+    return int(session.rows(sa.select(sa.func.count()).select_from(_rows_of(table_id)))[0][0])
+
+
+def _inlined(session: Session, table_id: int, files: np.ndarray | None) -> Deleted:
+    """The rows that the catalog holds, of some files or all (None)."""
+    each, found = _rows_of(table_id), list[Any]()
+    if session.has_table(_name(table_id)):
+        for chosen in _chosen(each, files):
+            found += session.rows(sa.select(each).where(chosen))
     return Deleted(*np.array([tuple(row) for row in found], dtype=np.int64).reshape(-1, 3).T)
 
 
-def _forget_rows(session: Session, table_id: int, files: np.ndarray) -> None:
+def _forget_rows(session: Session, table_id: int, files: np.ndarray | None) -> None:
     each = _rows_of(table_id)
-    statement = sa.delete(each).where(each.c.file_id == sa.bindparam("file"))
-    session.run(statement, [{"file": int(file)} for file in files])
+    for chosen in _chosen(each, files):
+        session.run(sa.delete(each).where(chosen))
+
+
+def _chosen(each: sa.TableClause, files: np.ndarray | None) -> Iterator[sa.ColumnElement[bool]]:
+    """Conditions that together name the rows of some files, or of all."""
+    if files is None:
+        yield sa.true()
+        return
+    for start in range(0, len(files), _FILES):
+        yield each.c.file_id.in_(files[start : start + _FILES].tolist())
 
 
 def _inline(session: Session, table_id: int, new: Deleted) -> None:
     name = _name(table_id)
-    session.connection.exec_driver_sql(
+    session.define(
         f"CREATE TABLE IF NOT EXISTS {identifier(name)} (file_id BIGINT, row_id BIGINT, begin_snapshot BIGINT)"
     )
     session.append(name, pa.table({"file_id": new.file, "row_id": new.position, "begin_snapshot": new.snapshot}))

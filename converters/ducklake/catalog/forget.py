@@ -98,12 +98,13 @@ def _forget(session: Session, lake_table: reads.LakeTable) -> ReleasedTable:
     )
     own = sum(bool(relative) for _, relative, _ in rows)
     deletes = len(reads.delete_files(session, lake_table.id))
-    for path in [path for _, relative, path in rows if not relative]:
+    waiting = {path for (path,) in session.rows(sa.select(scheduled.c.path))}
+    for path in [path for _, relative, path in rows if not relative and path in waiting]:
         session.run(sa.delete(scheduled).where(scheduled.c.path == path))
     inlined = table("inlined_data_tables")
     for (name,) in session.rows(sa.select(inlined.c.table_name).where(inlined.c.table_id == lake_table.id)):
-        session.connection.exec_driver_sql(f"DROP TABLE IF EXISTS {identifier(name)}")
-    session.connection.exec_driver_sql(f"DROP TABLE IF EXISTS {identifier(f'ducklake_inlined_delete_{lake_table.id}')}")
+        session.define(f"DROP TABLE IF EXISTS {identifier(name)}")
+    session.define(f"DROP TABLE IF EXISTS {identifier(f'ducklake_inlined_delete_{lake_table.id}')}")
     mapping, names = table("column_mapping"), table("name_mapping")
     for (id_,) in session.rows(sa.select(mapping.c.mapping_id).where(mapping.c.table_id == lake_table.id)):
         session.run(sa.delete(names).where(names.c.mapping_id == id_))

@@ -1,8 +1,8 @@
 """The guard: source files that a lake shares must never be scheduled for deletion by the lake.
 
-On SQLite a trigger drops such rows, and maintenance goes on. A DuckDB file has no triggers: there the table gets a
-CHECK, and maintenance that would schedule a source file fails instead. Both live in the catalog, whatever client
-opens it.
+On SQLite and PostgreSQL a trigger drops such rows, and maintenance goes on. A DuckDB file has no triggers: there the
+table gets a CHECK, and maintenance that would schedule a source file fails instead. All of it lives in the catalog,
+whatever client opens it.
 """
 
 from __future__ import annotations
@@ -24,6 +24,9 @@ def is_guarded(session: Session) -> bool:
     """Whether the guard is in the catalog."""
     if session.place.backend == "sqlite":
         return session.has_table(_TRIGGER)
+    if session.place.is_server:
+        query = "SELECT count(*) FROM pg_trigger WHERE tgname = :trigger AND tgrelid = to_regclass(:name)"
+        return bool(session.connection.execute(sa.text(query), {"trigger": _TRIGGER, "name": _NAME}).scalar())
     found = session.connection.execute(
         sa.text("SELECT count(*) FROM duckdb_constraints() WHERE table_name = :name AND constraint_type = 'CHECK'"),
         {"name": _NAME},
@@ -36,9 +39,18 @@ def put(session: Session) -> bool:
     if is_guarded(session):
         return True
     if session.place.backend == "sqlite":
-        session.connection.exec_driver_sql(
+        session.define(
             f"CREATE TRIGGER {_TRIGGER} BEFORE INSERT ON {_NAME} WHEN NOT NEW.path_is_relative "
             "BEGIN SELECT RAISE(IGNORE); END"
+        )
+        return True
+    if session.place.is_server:
+        session.define(
+            f"CREATE OR REPLACE FUNCTION {_TRIGGER}() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN RETURN NULL; END'"
+        )
+        session.define(
+            f"CREATE TRIGGER {_TRIGGER} BEFORE INSERT ON {_NAME} FOR EACH ROW WHEN (NOT NEW.path_is_relative) "
+            f"EXECUTE FUNCTION {_TRIGGER}()"
         )
         return True
     if reads.has_foreign_absolute(session):
@@ -52,7 +64,10 @@ def lift(session: Session) -> None:
     if not is_guarded(session):
         return
     if session.place.backend == "sqlite":
-        session.connection.exec_driver_sql(f"DROP TRIGGER {_TRIGGER}")
+        session.define(f"DROP TRIGGER {_TRIGGER}")
+    elif session.place.is_server:
+        session.define(f"DROP TRIGGER {_TRIGGER} ON {_NAME}")
+        session.define(f"DROP FUNCTION {_TRIGGER}()")
     else:
         _recreate(session, guarded=False)
 

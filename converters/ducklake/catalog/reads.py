@@ -41,6 +41,7 @@ __all__ = [
     "settings",
     "shared_tables",
     "table_directory",
+    "table_setting",
     "table_stats",
     "tags",
     "version",
@@ -105,7 +106,7 @@ def version(session: Session) -> str:
         raise Blocked(
             f"catalog {path} has format version {found}; {VERSION} is needed",
             code="catalog-version",
-            hint=f"upgrade it in DuckDB: ATTACH 'ducklake:{session.place.attach}' AS lake (AUTOMATIC_MIGRATION true)",
+            hint=f"upgrade it in DuckDB: {session.place.statement('AUTOMATIC_MIGRATION true')}",
         )
     raise Blocked(
         f"catalog {path} has format version {found or 'none'!r}; this release writes {VERSION}",
@@ -119,6 +120,13 @@ def settings(session: Session) -> dict[str, str]:
     each = table("metadata").c
     rows = session.rows(sa.select(each.key, each.value).where(each.scope.is_(None)))
     return {row[0]: row[1] for row in rows}
+
+
+def table_setting(session: Session, table_id: int, key: str) -> str | None:
+    """A setting of one table."""
+    each = table("metadata").c
+    rows = session.rows(sa.select(each.value).where(each.scope == "table", each.scope_id == table_id, each.key == key))
+    return rows[0][0] if rows else None
 
 
 def head(session: Session) -> Head:

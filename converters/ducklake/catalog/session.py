@@ -1,4 +1,4 @@
-"""An exclusive session on a catalog: one library, one process, one transaction.
+"""A session on a catalog: one library, one process, one transaction.
 
 A DuckDB file has one owner, and a second handle in the same process drops its lock; two SQLite libraries in one process
 lose commits. So sessions are short `with` blocks, and DuckDB's own view of a lake is asked in a subprocess.
@@ -6,12 +6,10 @@ lose commits. So sessions are short `with` blocks, and DuckDB's own view of a la
 
 from __future__ import annotations
 
-import fcntl
 import os
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
 from typing import Any, TypeVar
 
 import duckdb
@@ -19,52 +17,22 @@ import pyarrow as pa
 import sqlalchemy as sa
 from sqlalchemy.pool import NullPool
 
-from bridge.errors import Blocked, BridgeError, Conflict, Unreachable, UsageError
+from bridge.errors import Blocked, BridgeError, Conflict, Unreachable
 from converters import storage
-from converters.ducklake.catalog.tables import METADATA, TABLES
+from converters.ducklake.catalog import postgres
+from converters.ducklake.catalog.errors import translated
+from converters.ducklake.catalog.places import Place, parse_place
+from converters.ducklake.catalog.tables import METADATA
 from converters.ducklake.identifiers import identifier
 
-__all__ = ["Place", "Session", "create_all", "parse_place", "session", "with_retry"]
+__all__ = ["Place", "Session", "create_all", "exists", "parse_place", "session", "with_retry"]
 
 _TRIES = 6
 _FIRST_WAIT = 0.2
 _BATCH = 10_000
 _SQLITE_MAGIC = b"SQLite format 3\0"
-_LATER = {"postgres": "PostgreSQL", "mysql": "MySQL"}
 
 Result = TypeVar("Result")
-
-
-@dataclass(frozen=True, slots=True)
-class Place:
-    """Where a catalog is: backend `duckdb` or `sqlite`, and the file's absolute path."""
-
-    backend: str
-    path: str
-
-    @property
-    def attach(self) -> str:
-        """What stands behind `ducklake:` in DuckDB's ATTACH."""
-        return f"sqlite:{self.path}" if self.backend == "sqlite" else self.path
-
-    @property
-    def exists(self) -> bool:
-        return os.path.lexists(self.path)
-
-
-def parse_place(rest: str) -> Place:
-    """The place behind `ducklake:REST`; UsageError for backends that are not built yet."""
-    head, colon, tail = rest.partition(":")
-    if colon and head in _LATER:
-        raise UsageError(f"{_LATER[head]} catalogs are not built yet", hint="use a DuckDB file or sqlite:FILE")
-    backend, path = ("sqlite", tail) if colon and head == "sqlite" else ("duckdb", rest)
-    if backend == "duckdb" and colon and head == "duckdb":
-        path = tail
-    if not path or "://" in path:
-        raise UsageError(
-            f"ducklake:{rest} is not a local catalog file", hint="write ducklake:FILE or ducklake:sqlite:FILE"
-        )
-    return Place(backend, os.path.abspath(os.path.expanduser(path)))
 
 
 class Session:
@@ -90,8 +58,12 @@ class Session:
         """Execute a statement; the number of rows it touched, -1 when unknown."""
         return int(self.connection.execute(statement, parameters).rowcount)
 
+    def define(self, sql: str) -> None:
+        """Execute a statement that defines something, as it stands."""
+        postgres.statement(self.connection, sql)
+
     def append(self, name: str, rows: pa.Table) -> None:
-        """Insert Arrow rows whose columns are the catalog table's, in any order."""
+        """Insert Arrow rows whose columns are the catalog table's, in any order; what is left out is NULL."""
         if not rows.num_rows:
             return
         if self.place.backend == "duckdb":
@@ -102,9 +74,10 @@ class Session:
             whole = pa.table({each: rows.column(each) if each in rows.column_names else nothing for each in every})
             driver.from_arrow(whole).insert_into(name)
             return
-        known = TABLES[name].columns.keys() if name in TABLES else rows.column_names
-        held = [each for each in known if each in rows.column_names]
-        columns = [each for each in held if rows.column(each).null_count < rows.num_rows]
+        columns = [each for each in rows.column_names if rows.column(each).null_count < rows.num_rows]
+        if self.place.is_server:
+            postgres.copy(self._driver(), self.place, name, rows.select(columns))
+            return
         listed = ", ".join(map(identifier, columns))
         marks = ", ".join("?" for _ in columns)
         plain = pa.table({each: _without_bool(rows.column(each)) for each in columns})
@@ -114,10 +87,12 @@ class Session:
 
     def _driver(self) -> Any:
         driver: Any = self.connection.connection.driver_connection
-        return driver if hasattr(driver, "register") else driver.c
+        return driver.c if self.place.backend == "duckdb" and not hasattr(driver, "register") else driver
 
     def has_table(self, name: str) -> bool:
         """Whether the catalog database holds a table."""
+        if self.place.is_server:
+            return postgres.has_table(self.connection, name)
         query = sa.text("SELECT count(*) FROM sqlite_master WHERE name = :name")
         return bool(self.connection.execute(query, {"name": name}).scalar())
 
@@ -174,20 +149,23 @@ def session(place: Place, *, create: bool = False, write: bool = False) -> Itera
 
     Conflict when another process holds the catalog, Unreachable when it is not there, Blocked when it is no catalog.
     """
-    if not create:
-        _require_kind(place)
-    elif place.exists:
-        raise Conflict(f"{place.path} exists already")
-    engine = _engine(place, write or create)
+    if place.is_server:
+        engine = postgres.engine(place, write=write, create=create)
+    else:
+        if not create:
+            _require_kind(place)
+        elif exists(place):
+            raise Conflict(f"{place.path} exists already")
+        engine = _engine(place, write or create)
     opened: Session | None = None
-    done = False
+    committing = kept = False
     try:
         connection = with_retry(lambda: _connect(engine, place))
         try:
             with connection.begin():
                 opened = Session(place, connection)
                 yield opened
-                done = True
+                committing = kept = True
             if create and place.backend == "duckdb":
                 # what a full disk keeps out of the file must fail here, not when the file is opened next
                 connection.exec_driver_sql("CHECKPOINT")
@@ -195,14 +173,25 @@ def session(place: Place, *, create: bool = False, write: bool = False) -> Itera
         finally:
             connection.close()
     except (sa.exc.DBAPIError, duckdb.Error) as error:
-        translated = _translated(error, place)
+        found = translated(error, place, committing)
         # of a lost connection nobody knows whether it committed
-        done = done and not isinstance(translated, Conflict)
-        raise translated from error
+        kept = kept and not isinstance(found, Conflict)
+        raise found from error
     finally:
         engine.dispose()
-        if opened is not None and not done:
+        if opened is not None and not kept:
             opened.remove_files()
+
+
+def exists(place: Place) -> bool:
+    """Whether there is something at a place: any file, or a lake in the schema of a database."""
+    if not place.is_server:
+        return os.path.lexists(place.path)
+    try:
+        with session(place):
+            return True
+    except postgres.NoLake:
+        return False
 
 
 def _connect(engine: sa.Engine, place: Place) -> sa.Connection:
@@ -215,59 +204,7 @@ def _connect(engine: sa.Engine, place: Place) -> sa.Connection:
             connection.commit()
         return connection
     except (sa.exc.DBAPIError, duckdb.Error) as error:
-        raise _translated(error, place) from error
-
-
-def _is_locked(path: str) -> bool:
-    """Whether another process holds DuckDB's lock on a file; this process must not have it open."""
-    try:
-        with open(path, "rb+") as file:
-            fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return True
-    except OSError:
-        return False
-    return False
-
-
-def _first_line(error: BaseException) -> str:
-    return (str(getattr(error, "orig", None) or error).splitlines() or [type(error).__name__])[0]
-
-
-def _translated(error: Exception, place: Place) -> BridgeError:
-    """The kind of a failure, by the exception's class."""
-    cause = getattr(error, "orig", error)
-    text = _first_line(error)
-    if isinstance(error, sa.exc.IntegrityError) or isinstance(cause, duckdb.ConstraintException):
-        return Conflict(
-            f"catalog {place.path}: another writer committed first: {text}", hint="run it again", retryable=True
-        )
-    if isinstance(cause, duckdb.TransactionException):
-        return Conflict(f"catalog {place.path}: {text}", hint="run it again", retryable=True)
-    if isinstance(cause, duckdb.IOException) and not _is_locked(place.path):
-        return Unreachable(
-            f"catalog {place.path} cannot be read or written: {text}",
-            hint="check the disk and its free space; a damaged file has to be restored",
-        )
-    if isinstance(cause, duckdb.CatalogException | duckdb.BinderException):
-        return Blocked(f"catalog {place.path} is damaged or incomplete: {text}", code="foreign-catalog")
-    if isinstance(cause, duckdb.IOException):
-        return Conflict(
-            f"catalog {place.path} is held by another process, or cannot be opened: {text}",
-            hint="close the other DuckDB session, then run it again",
-            retryable=True,
-        )
-    if place.backend == "sqlite":
-        code = getattr(cause, "sqlite_errorname", "")
-        if code.startswith(("SQLITE_NOTADB", "SQLITE_CORRUPT")):
-            return Blocked(f"{place.path} is damaged, or no SQLite file: {text}", code="foreign-catalog")
-        if code.startswith(("SQLITE_BUSY", "SQLITE_LOCKED")):
-            return Conflict(f"catalog {place.path} is held by another process", hint="close it, then run it again")
-        if code.startswith(("SQLITE_READONLY", "SQLITE_CANTOPEN", "SQLITE_IOERR", "SQLITE_FULL")):
-            return Unreachable(f"catalog {place.path} cannot be written: {text}")
-        if code == "SQLITE_ERROR" and isinstance(error, sa.exc.OperationalError):
-            return Blocked(f"catalog {place.path} is damaged or incomplete: {text}", code="foreign-catalog")
-    return BridgeError(f"catalog {place.path}: {text}")
+        raise translated(error, place) from error
 
 
 def with_retry(work: Callable[[], Result]) -> Result:
@@ -286,4 +223,5 @@ def with_retry(work: Callable[[], Result]) -> Result:
 
 def create_all(open_session: Session) -> None:
     """The empty tables of a catalog."""
-    METADATA.create_all(open_session.connection)
+    # on a server a table that is there already must be an error, not be taken for ours
+    METADATA.create_all(open_session.connection, checkfirst=not open_session.place.is_server)
