@@ -66,7 +66,8 @@ def migrated(kind: str, spot: Spot, **more: object) -> bridge.Report:
 
 KINDS = (
     "prims", "evo_struct", "evo_int_long", "evo_readd", "part_hours_tz", "v3_default", "v3_lineage", "pyi_types",
-    "names_special", "vals_quote", "stats_nan", "v2_cow",
+    "names_special", "vals_quote", "stats_nan", "v2_cow", "v2_mor_compact", "v2_mor_partgran_twice", "v3_dv_twice",
+    "addfiles_hive",
 )  # fmt: skip
 
 
@@ -85,7 +86,7 @@ def test_every_snapshot_answers_and_the_lake_goes_on(kind: str, spot: Spot, tmp_
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("kind", ["evo_struct", "evo_float_double", "v2_cow"])
+@pytest.mark.parametrize("kind", ["evo_struct", "evo_float_double", "v2_mor_twice", "v2_mor_compact"])
 def test_following_a_table_state_by_state(kind: str, spot: Spot, tmp_path: Path) -> None:
     found = case(kind)
     for path in metadata_files(found):
