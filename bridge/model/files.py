@@ -6,17 +6,18 @@ still live at the newest.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
+import numpy as np
 import pyarrow as pa
 
 from bridge.model.findings import Finding
 from bridge.model.mapping import NameMapping
 from bridge.model.types import FieldId
 
-__all__ = ["DATA_FILES", "DELETED_ROWS", "FileProblem", "Files", "StatsBatch"]
+__all__ = ["DATA_FILES", "DELETED_ROWS", "FileProblem", "Files", "Rearranged", "StatsBatch"]
 
 DATA_FILES = pa.schema(
     [
@@ -99,3 +100,47 @@ class Files(Protocol):
     def stats(self) -> Iterator[StatsBatch]:
         """Statistics column by column, in batches of files that bound the memory."""
         ...
+
+
+class Rearranged:
+    """Files with other rows: each stands for a row of the files before, or for a file that was written since.
+
+    `was` is the row number before of each row of `table`, negative for written files, whose statistics are `written`;
+    a row may come several times or not at all.
+    """
+
+    def __init__(
+        self,
+        before: Files,
+        table: pa.Table,
+        deletes: pa.Table,
+        was: np.ndarray,
+        written: Sequence[StatsBatch] = (),
+        findings: Sequence[Finding] = (),
+    ) -> None:
+        self.table = table
+        self.deletes = deletes
+        self.mappings = before.mappings
+        self.problems = before.problems
+        self.findings = (*before.findings, *findings)
+        self._before = before
+        self._written = tuple(written)
+        self._now = np.argsort(was, kind="stable")
+        ordered = was[self._now]
+        count = before.table.num_rows
+        self._from = np.searchsorted(ordered, np.arange(count))
+        self._times = np.searchsorted(ordered, np.arange(count), side="right") - self._from
+
+    def stats(self) -> Iterator[StatsBatch]:
+        """The statistics before under the new row numbers, then those of what was written."""
+        for batch in self._before.stats():
+            rows = batch.table.column("file").to_numpy()
+            times = self._times[rows]
+            taken = np.repeat(np.arange(len(rows)), times)
+            offset = np.arange(len(taken)) - np.repeat(np.cumsum(times) - times, times)
+            now = self._now[np.repeat(self._from[rows], times) + offset]
+            place = batch.table.schema.get_field_index("file")
+            table = batch.table.take(pa.array(taken)).set_column(place, "file", pa.array(now, pa.int64()))
+            if table.num_rows:
+                yield StatsBatch(batch.field, table, batch.exact)
+        yield from self._written

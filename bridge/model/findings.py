@@ -49,6 +49,11 @@ class Code(Enum):
         _NOTE,
         "temporal partitions are written as calendar parts, in UTC",
     )
+    FILE_TWICE = (
+        "file-twice",
+        _NOTE,
+        "data files hold a column that is younger than they are: they end in the lake and begin anew with it",
+    )
     DELETES_UNDONE = (
         "deletes-undone",
         _NOTE,

@@ -6,9 +6,11 @@ become deleted. Where a source takes a delete back, the file ends in the target 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import polars as pl
 
-__all__ = ["DELETED", "islands", "settle"]
+__all__ = ["DELETED", "cut", "islands", "settle"]
 
 DELETED = {"file": pl.Int64, "position": pl.Int64, "begin": pl.Int64}
 """One row a deleted position: row number of the data file, position in it, first commit at which it is deleted."""
@@ -50,9 +52,20 @@ def settle(files: pl.DataFrame, hits: pl.DataFrame) -> tuple[pl.DataFrame, pl.Da
     back = once.join(far, on="file").filter(pl.col("end") < pl.col("far")).select("file", "end").unique()
     if not len(back):
         return files, once.select("file", "position", "begin").sort("file", "position")
-    pieces = _split(files, back)
+    return _pieces(_split(files, back), once, files.columns)
+
+
+def cut(files: pl.DataFrame, deleted: pl.DataFrame, cuts: pl.DataFrame) -> tuple[pl.DataFrame, pl.DataFrame]:
+    """Files cut at commits (file, end), and the DELETED rows of the pieces; the files' number before is `was`."""
+    open_ended = deleted.with_columns(pl.lit(_OPEN, dtype=pl.Int64).alias("end"))
+    numbered = files.sort("file").with_columns(pl.col("file").alias("was"))
+    return _pieces(_split(numbered, cuts), open_ended, numbered.columns)
+
+
+def _pieces(pieces: pl.DataFrame, positions: pl.DataFrame, columns: Sequence[str]) -> tuple[pl.DataFrame, pl.DataFrame]:
+    """The pieces of files as files, and of positions (file, position, begin, end) what falls into each."""
     moved = (
-        once.join(pieces.select(was="file", file="piece", low="begin", high="end"), left_on="file", right_on="was")
+        positions.join(pieces.select(was="file", file="piece", low="begin", high="end"), left_on="file", right_on="was")
         .select(
             pl.col("file_right").alias("file"),
             "position",
@@ -61,13 +74,13 @@ def settle(files: pl.DataFrame, hits: pl.DataFrame) -> tuple[pl.DataFrame, pl.Da
         )
         .filter(pl.col("begin") < pl.col("end"))
     )
-    whole = pieces.select(pl.col("piece").alias("file"), *(name for name in files.columns if name != "file"))
-    return whole.select(files.columns), moved.select("file", "position", "begin").sort("file", "position")
+    whole = pieces.select(pl.col("piece").alias("file"), *(name for name in columns if name != "file"))
+    return whole.select(columns), moved.select("file", "position", "begin").sort("file", "position")
 
 
-def _split(files: pl.DataFrame, back: pl.DataFrame) -> pl.DataFrame:
-    """The files cut at the commits where something comes back, numbered anew as `piece` in the order of their begin."""
-    cuts = back.group_by("file").agg(pl.col("end").sort().alias("cuts"))
+def _split(files: pl.DataFrame, at: pl.DataFrame) -> pl.DataFrame:
+    """The files cut at commits (file, end), numbered anew as `piece` in the order of their begin."""
+    cuts = at.group_by("file").agg(pl.col("end").sort().alias("cuts"))
     held = files.join(cuts, on="file", how="left").with_columns(pl.col("cuts").fill_null(pl.lit([], pl.List(pl.Int64))))
     starts = pl.concat_list("begin", "cuts").alias("starts")
     ends = pl.concat_list("cuts", pl.col("end").fill_null(_OPEN)).alias("ends")

@@ -13,12 +13,12 @@ import polars as pl
 import pyarrow as pa
 
 from bridge.errors import BridgeError
-from bridge.model.files import DATA_FILES, DELETED_ROWS, FileProblem, StatsBatch
+from bridge.model.files import DATA_FILES, DELETED_ROWS, FileProblem, Files, Rearranged, StatsBatch
 from bridge.model.findings import Code, Finding
 from bridge.model.table import Table
 from bridge.model.types import ColumnType, FieldId, Leaf
 from bridge.ports import ProgressSink
-from converters.deletes.windows import islands
+from converters.deletes.windows import cut, islands
 from converters.iceberg import checks, inspection
 from converters.iceberg.deletes import apply, delete_intervals
 from converters.iceberg.manifests import STATS_MAPS, Listing, entries, list_manifests
@@ -153,7 +153,7 @@ class _Spool:
         return frame
 
 
-def read_files(source: IcebergTable, check: bool, progress: ProgressSink) -> IcebergFiles:
+def read_files(source: IcebergTable, check: bool, progress: ProgressSink) -> Files:
     """Read every manifest of the table's history once, then look at the files unless `check` is off."""
     table = source.table
     listing = list_manifests(source)
@@ -219,10 +219,17 @@ def read_files(source: IcebergTable, check: bool, progress: ProgressSink) -> Ice
     files = files.with_columns(
         pl.col("file").replace_strict(mapped.of_file, default=None, return_dtype=pl.Int32).alias("mapping")
     )
-    arrow = files.select(DATA_FILES.names).to_arrow().cast(DATA_FILES)
     rows = files.select("file", "entry", "begin")
-    positions = deleted.to_arrow().cast(DELETED_ROWS)
-    return IcebergFiles(arrow, positions, rows, problems, findings, spool, absent_until, remeasured, mapped)
+    found = IcebergFiles(*_arrow(files, deleted), rows, problems, findings, spool, absent_until, remeasured, mapped)
+    if not mapped.young:
+        return found
+    cuts = pl.DataFrame(list(mapped.young.items()), schema={"file": pl.Int64, "end": pl.Int64}, orient="row")
+    pieces, deleted = cut(files, deleted, cuts)
+    return Rearranged(found, *_arrow(pieces, deleted), pieces["was"].to_numpy())
+
+
+def _arrow(files: pl.DataFrame, deleted: pl.DataFrame) -> tuple[pa.Table, pa.Table]:
+    return files.select(DATA_FILES.names).to_arrow().cast(DATA_FILES), deleted.to_arrow().cast(DELETED_ROWS)
 
 
 def _read(

@@ -137,7 +137,7 @@ def inspect(
         wanted = files.filter(pl.col("manifest").is_in(list(surprised)) & ~pl.col("file").is_in(list(opened)))
     manifest_paths = dict(listing.manifests.select("manifest", "path").iter_rows())
     found.mapped = judge.mapped.settle(lambda each, wanted: partitions(manifest_paths[each], source.path_map, wanted))
-    found.problems += found.mapped.problems
+    found.findings += found.mapped.findings
     if judge.numbered:
         found.findings.append(
             Finding(

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from decimal import Decimal as Number
 
 from bridge.errors import BridgeError
-from bridge.model.files import FileProblem, StatsBatch
+from bridge.model.files import StatsBatch
 from bridge.model.findings import Code, Finding
 from bridge.model.layout import PartitionField
 from bridge.model.mapping import MappedColumn, NameMapping
@@ -49,13 +49,14 @@ def every_column(table: Table) -> Schema:
 @dataclass(slots=True)
 class Mapped:
     """What was settled: mappings, the place of each file's, the files whose statistics come from here, those that take
-    a column from their path, by column, and what all this costs of the history."""
+    a column from their path, by column, and the commits from which files are registered anew."""
 
     mappings: list[NameMapping] = field(default_factory=list)
     of_file: dict[int, int] = field(default_factory=dict)
     measured: set[int] = field(default_factory=set)
     from_path: dict[FieldId, set[int]] = field(default_factory=lambda: defaultdict(set))
-    problems: list[FileProblem] = field(default_factory=list)
+    young: dict[int, int] = field(default_factory=dict)
+    findings: list[Finding] = field(default_factory=list)
     spool: StatsSpool | None = None
 
     def stats(self) -> Iterator[StatsBatch]:
@@ -205,14 +206,14 @@ class MappedFiles:
             mapping = NameMapping(tuple(columns))
             self._found.of_file[file] = self._numbers.setdefault(mapping, len(self._numbers))
         self._found.mappings = list(self._numbers)
-        self._found.problems += self._too_young()
+        self._cut_young()
         self._keep(constants)
         return self._found
 
-    def _too_young(self) -> Iterator[FileProblem]:
+    def _cut_young(self) -> None:
         """Files that hold a column that the table did not have yet when they began: a name that was dropped and given
         to a new column. Merge and rewrite of DuckDB 1.5.5 read a file with the columns of the snapshot in which it
-        begins and would lose that one, so the history has to begin with it."""
+        begins and would lose that one, so the file has to begin anew with the column."""
         commits = self._table.commits
         had = [_ids(self._table.schemas[commit.schema]) for commit in commits] + [_ids(self._table.schema)]
         files: dict[tuple[int, int], list[int]] = defaultdict(list)
@@ -230,11 +231,9 @@ class MappedFiles:
                     first = index
             if first > begin:
                 names = ", ".join(sorted(".".join(self._placed[id_].path) for id_ in later - had[begin]))
-                said = (
-                    f"{len(members)} data files hold {names} by name, a column that is younger than they are: "
-                    "DuckLake's merge and rewrite would lose its values if they began before it"
-                )
-                yield FileProblem(Finding(Code.NO_FIELD_IDS, str(self._table.name), said), first)
+                self._found.young.update(dict.fromkeys(members, first))
+                said = f"{len(members)} data files are registered again where column {names}, which they hold, begins"
+                self._found.findings.append(Finding(Code.FILE_TWICE, str(self._table.name), said))
 
     def _by_id(self, paths: Mapping[int, str]) -> None:
         """Files with ids that take a column from their path need all others by name."""

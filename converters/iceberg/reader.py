@@ -7,13 +7,14 @@ from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
 from bridge.errors import Blocked, Missing, Unreachable, UsageError
+from bridge.model.files import Files
 from bridge.model.findings import Code, Finding
 from bridge.model.options import Options
 from bridge.model.table import TableName
 from bridge.ports import Notice, ProgressSink
 from converters import storage
 from converters.iceberg import locate, metadata
-from converters.iceberg.files import IcebergFiles, read_files
+from converters.iceberg.files import read_files
 from converters.iceberg.metadata import IcebergTable
 from converters.iceberg.scanner import IcebergRows
 
@@ -29,7 +30,7 @@ class IcebergSourceTable:
         self._options = options
         self.table = source.table
 
-    def files(self, progress: ProgressSink) -> IcebergFiles:
+    def files(self, progress: ProgressSink) -> Files:
         """The manifests of every commit, and what the files themselves say unless that was switched off."""
         try:
             return read_files(self._source, self._options.check_files == "all", progress)

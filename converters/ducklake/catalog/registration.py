@@ -52,7 +52,7 @@ def register(
     # the place after the last commit: what changed since, where a history may begin that has no older snapshot
     events = [*range(last), -1]
     lookup = np.array([job.snapshots[event].id if event in job.snapshots else -1 for event in events])
-    gone = np.zeros(len(begin), dtype=bool) if job.is_new else ~kept & (end > base) & (end < last)
+    gone = np.zeros(len(begin), dtype=bool) if job.is_new else ~kept & (end > base) & (end <= last)
     deleted = _deleted(job, kept, end, base)
     _describe(job, at[kept], end[kept], end[gone], deleted[2])
     totals, held = (None, {}) if job.is_new else reads.table_stats(session, job.table_id)
@@ -65,7 +65,7 @@ def register(
     row_ids, next_row = _row_ids(files, kept, earlier, job.table, totals[1] if totals else 0)
     chosen_rows = files.filter(pa.array(kept))
     count = chosen_rows.num_rows
-    ends = lookup[np.where(end[kept] >= last, last, end[kept])]
+    ends = lookup[np.minimum(end[kept], last)]
     session.append(
         "ducklake_data_file",
         pa.table(
@@ -73,7 +73,7 @@ def register(
                 "data_file_id": file_ids[kept],
                 "table_id": np.full(count, job.table_id),
                 "begin_snapshot": lookup[at[kept]],
-                "end_snapshot": pa.array(ends, pa.int64(), mask=end[kept] >= last),
+                "end_snapshot": pa.array(ends, pa.int64(), mask=end[kept] > last),
                 "file_order": np.arange(count) + 1,
                 "path": chosen_rows.column("path"),
                 "path_is_relative": np.zeros(count, dtype=bool),
@@ -89,7 +89,7 @@ def register(
     file_ids[list(earlier)] = [each.id for each in earlier.values()]
     _end_files(session, file_ids[gone], lookup[end[gone]])
     noted = Deleted(file_ids[deleted[0]], deleted[1], lookup[deleted[2]])
-    ended = file_ids[gone | (kept & (end < last))]
+    ended = file_ids[gone | (kept & (end <= last))]
     file_ids[~kept] = -1
     _statistics(session, rows, job, file_ids, np.where(kept, counts, 0), chosen, renderer, totals, held, progress)
     if count or totals:
@@ -154,11 +154,12 @@ def _describe(job: Job, begin: np.ndarray, end: np.ndarray, other_ends: np.ndarr
     for time, event in job.events:
         snapshot = job.snapshots[event]
         commit = job.table.commits[event] if event >= 0 else None
-        if (event if event >= 0 else last) in added:
+        place = event if event >= 0 else last
+        if place in added:
             snapshot.changes.append(f"inserted_into_table:{job.table_id}")
-        if event in removed:
+        if place in removed:
             snapshot.changes.append(f"deleted_from_table:{job.table_id}")
-        if (event if event >= 0 else last) in cut:
+        if place in cut:
             snapshot.changes.append(f"inlined_delete:{job.table_id}")
         what = (commit.operation or "commit") if commit else "definition"
         snapshot.messages.append(f"{what} of {job.table.name}")
