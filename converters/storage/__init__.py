@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import stat
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from typing import Any, TypeVar
 
 import pyarrow as pa
@@ -17,18 +19,25 @@ from bridge.model.paths import normalise, scheme
 __all__ = [
     "SCHEMES",
     "absolute",
+    "filesystem",
     "is_file",
     "list_directory",
+    "make_directory",
     "open_input",
     "parallel",
+    "put",
     "read",
+    "remove",
+    "remove_directory",
     "sizes",
+    "write",
 ]
 
 SCHEMES = frozenset({"s3", "gs", "gcs", "http", "https"})
 """Schemes, beside plain paths, that both pyarrow and DuckDB may open."""
 
 _THREADS = 16
+_BLOCK = 8 << 20
 _LISTING_PAYS = 4
 _FILESYSTEMS: dict[str, Any] = {}
 
@@ -60,6 +69,11 @@ def _filesystem(uri: str) -> tuple[Any, str]:
         except (OSError, pa.ArrowException, ValueError) as error:
             raise Unreachable(f"{uri}: cannot be opened: {_first_line(error)}") from error
     return _FILESYSTEMS[key], uri.split("://", 1)[1]
+
+
+def filesystem(uri: str) -> tuple[Any, str]:
+    """The pyarrow filesystem of a path, and the path in it."""
+    return _filesystem(uri)
 
 
 def _first_line(error: BaseException) -> str:
@@ -157,3 +171,79 @@ def parallel(work: Callable[[Item], Result], items: Iterable[Item]) -> list[Resu
         return [work(item) for item in items]
     with ThreadPoolExecutor(_THREADS) as pool:
         return list(pool.map(work, items))
+
+
+def make_directory(uri: str) -> None:
+    """A directory with all above it; object stores have none and need none."""
+    if scheme(uri):
+        return
+    try:
+        os.makedirs(uri, exist_ok=True)
+    except OSError as error:
+        raise Unreachable(f"directory {uri} cannot be made: {_said(error)}") from error
+
+
+def remove(uri: str) -> None:
+    """Remove a file or object; one that is not there is fine."""
+    filesystem, path = _filesystem(uri)
+    try:
+        filesystem.delete_file(path)
+    except FileNotFoundError:
+        return
+    except OSError as error:
+        if scheme(uri) and not is_file(uri):
+            return
+        raise Unreachable(f"{uri} cannot be removed: {_said(error)}") from error
+
+
+def remove_directory(uri: str) -> None:
+    """Remove an empty local directory; one that holds something stays."""
+    if not scheme(uri):
+        with suppress(OSError):
+            os.rmdir(uri)
+
+
+def put(local: str, uri: str) -> None:
+    """Move a finished local file to its place: all of it or nothing is there, and it stays after a power cut.
+
+    A local file has to lie in the directory it goes to. An object appears when its upload is complete.
+    """
+    try:
+        if not scheme(uri):
+            with open(local, "rb") as written:
+                os.fsync(written.fileno())
+            os.replace(local, uri)
+            directory = os.open(os.path.dirname(uri), os.O_RDONLY)
+            try:
+                os.fsync(directory)
+            finally:
+                os.close(directory)
+            return
+        filesystem, path = _filesystem(uri)
+        with open(local, "rb") as written, filesystem.open_output_stream(path) as stream:
+            while block := written.read(_BLOCK):
+                stream.write(block)
+        os.remove(local)
+    except OSError as error:
+        raise Unreachable(f"{uri} cannot be written: {_said(error)}") from error
+
+
+def write(uri: str, content: bytes, temporary: str) -> None:
+    """A whole small file, as `put` does; `temporary` is a name that nobody else uses in that directory."""
+    try:
+        if scheme(uri):
+            filesystem, path = _filesystem(uri)
+            with filesystem.open_output_stream(path) as stream:
+                stream.write(content)
+            return
+        aside = os.path.join(os.path.dirname(uri), temporary)
+        with open(aside, "wb") as output:
+            output.write(content)
+    except OSError as error:
+        raise Unreachable(f"{uri} cannot be written: {_said(error)}") from error
+    put(aside, uri)
+
+
+def _said(error: OSError) -> str:
+    full = error.errno in (errno.ENOSPC, errno.EDQUOT) or "No space left" in str(error)
+    return "the disk is full" if full else _first_line(error)
