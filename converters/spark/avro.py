@@ -65,10 +65,11 @@ class AvroFile:
         with storage.open_input(path, "data file") as source:
             size = source.size()
             try:
-                stored, _ = _header(source)
+                stored, _, _ = _header(source)
                 if not isinstance(stored, dict) or stored.get("type") != "record":
                     raise ValueError("its rows are not records")
-                columns = [_record_field(each, _Names()) for each in stored["fields"]]
+                names = _Names()
+                columns = [_record_field(each, names) for each in stored["fields"]]
             except _ERRORS as error:
                 raise _wrong(path, error) from error
         return AvroFile(
@@ -129,8 +130,9 @@ def _long(stream: Any) -> int:
         shift += 7
 
 
-def _header(stream: Any) -> tuple[Json, bytes]:
-    """The schema, and the header again with the logical types taken out of it (Avro, "Object Container Files")."""
+def _header(stream: Any) -> tuple[Json, bytes, bool]:
+    """The schema, the header again with the logical types taken out of it, and whether the blocks are compressed with
+    snappy, which they are then to lose (Avro, "Object Container Files")."""
     if stream.read(4) != _MAGIC:
         raise ValueError("it is not an Avro container file")
     meta: dict[bytes, bytes] = {}
@@ -143,12 +145,15 @@ def _header(stream: Any) -> tuple[Json, bytes]:
     sync = stream.read(16)
     schema: Json = json.loads(meta[b"avro.schema"])
     meta[b"avro.schema"] = json.dumps(_stripped(schema)).encode()
+    snappy = meta.get(b"avro.codec") == b"snappy"
+    if snappy:
+        meta[b"avro.codec"] = b"null"
     out = io.BytesIO()
     out.write(_MAGIC + _zigzag(len(meta)))
     for key, value in meta.items():
         out.write(_zigzag(len(key)) + key + _zigzag(len(value)) + value)
     out.write(_zigzag(0) + sync)
-    return schema, out.getvalue()
+    return schema, out.getvalue(), snappy
 
 
 def _zigzag(value: int) -> bytes:
@@ -174,24 +179,60 @@ def _stripped(schema: Json) -> Json:
 
 
 class _Joined(io.RawIOBase):
-    """A file whose header is replaced."""
+    """A file made of pieces that are read as they are wanted."""
 
-    def __init__(self, header: bytes, rest: Any) -> None:
+    def __init__(self, pieces: Iterator[bytes]) -> None:
         super().__init__()
-        self._header, self._rest = io.BytesIO(header), rest
+        self._pieces, self._held = pieces, b""
 
     def readable(self) -> bool:
         return True
 
     def readinto(self, buffer: Any) -> int:
-        found = self._header.read(len(buffer)) or self._rest.read(len(buffer))
+        while not self._held:
+            piece = next(self._pieces, None)
+            if piece is None:
+                return 0
+            self._held = piece
+        found = self._held[: len(buffer)]
+        self._held = self._held[len(found) :]
         buffer[: len(found)] = found
         return len(found)
 
 
 def _plain(source: Any) -> Any:
-    _, header = _header(source)
-    return io.BufferedReader(_Joined(header, source), 1 << 20)
+    """The file as fastavro can read it, without logical types; it has no snappy of its own, but pyarrow has."""
+    _, header, snappy = _header(source)
+
+    def pieces() -> Iterator[bytes]:
+        yield header
+        if snappy:
+            yield from _unpacked(source)
+            return
+        while found := source.read(1 << 20):
+            yield bytes(found)
+
+    return io.BufferedReader(_Joined(pieces()), 1 << 20)
+
+
+def _unpacked(source: Any) -> Iterator[bytes]:
+    """Blocks without their compression; each ends with four bytes of checksum."""
+    size = source.size()
+    while source.tell() < size:
+        rows, length = _long(source), _long(source)
+        packed = bytes(source.read(length)[:-4])
+        block = pa.Codec("snappy").decompress(packed, _snappy_length(packed), asbytes=True)
+        yield _zigzag(rows) + _zigzag(len(block)) + block + bytes(source.read(16))
+
+
+def _snappy_length(packed: bytes) -> int:
+    value, shift = 0, 0
+    for byte in packed:
+        value |= (byte & 0x7F) << shift
+        if not byte & 0x80:
+            return value
+        shift += 7
+    raise ValueError("a block is cut off")
 
 
 def _id(stored: Any) -> dict[bytes, bytes] | None:
