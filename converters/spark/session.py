@@ -36,6 +36,15 @@ _QUIET = {
     "spark.sql.session.timeZone": "UTC",
     "spark.python.worker.reuse": "true",
 }
+_JAVA_OPTIONS = "spark.driver.extraJavaOptions"
+_LOG4J = """rootLogger.level = error
+rootLogger.appenderRef.stderr.ref = stderr
+appender.stderr.type = Console
+appender.stderr.name = stderr
+appender.stderr.target = SYSTEM_ERR
+appender.stderr.layout.type = PatternLayout
+appender.stderr.layout.pattern = %d{HH:mm:ss} %p %c{1}: %m%n%ex
+"""
 _LOCAL = {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}
 
 
@@ -165,6 +174,7 @@ class Engine:
                 os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
             builder = builder.master(options.master)
             settings = {**_QUIET, **(_LOCAL if local else {}), **options.conf}
+            settings[_JAVA_OPTIONS] = f"{self._quiet_log()} {settings.get(_JAVA_OPTIONS, '')}".strip()
         for key, value in settings.items():
             builder = builder.config(key, value)
         try:
@@ -177,6 +187,14 @@ class Engine:
             raise Unreachable(f"Spark at {where} does not start: {first}", hint="ducklake-bridge doctor") from error
         self._own = True
         return session
+
+    def _quiet_log(self) -> str:
+        """The JVM's option for a log that tells of errors alone, from its first line on."""
+        if self._shipped is None:
+            self._shipped = tempfile.TemporaryDirectory(prefix="bridge-code-")
+        config = Path(self._shipped.name) / "log4j2.properties"
+        config.write_text(_LOG4J)
+        return f"-Dlog4j2.configurationFile={config.as_uri()}"
 
     def each(self, count: int, work: Work, schema: str, tag: str) -> list[tuple[object, ...]]:
         """Run `work` once for each number below `count`, each in a Spark task of its own; the few rows it yields."""
@@ -201,7 +219,8 @@ class Engine:
 
     def _ship(self, session: SparkSession) -> None:
         """Give the executors the code of our tasks; what it imports (duckdb, pyarrow, fastavro) must be there."""
-        self._shipped = tempfile.TemporaryDirectory(prefix="bridge-code-")
+        if self._shipped is None:
+            self._shipped = tempfile.TemporaryDirectory(prefix="bridge-code-")
         archive = package(Path(self._shipped.name))
         _LOG.debug("our code goes to the executors as %s", archive.name)
         if _is_connected(session):
