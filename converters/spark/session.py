@@ -39,6 +39,9 @@ _QUIET = {
 _JAVA_OPTIONS = "spark.driver.extraJavaOptions"
 _LOG4J = """rootLogger.level = error
 rootLogger.appenderRef.stderr.ref = stderr
+# the level at which the gateway would otherwise announce its own
+logger.gateway.name = org.apache.spark.api.python.PythonGatewayServer
+logger.gateway.level = error
 appender.stderr.type = Console
 appender.stderr.name = stderr
 appender.stderr.target = SYSTEM_ERR
