@@ -3,7 +3,8 @@
     python scripts/bench_rewrite.py [rewrite] [deletes] [memory] [--rows N] [--threads N]
 
 Rates compare a task of the rewriter, without Spark's start, with `COPY (SELECT * FROM file) TO ...` in DuckDB with as
-many threads, in seconds of processor time of all threads; each is the best of three. `deletes` counts the bytes that the process reads from files (/proc/self/io).
+many threads, in seconds of processor time of all threads; each is the best of three. `deletes` counts the bytes that
+the process reads from files (/proc/self/io).
 """
 
 from __future__ import annotations

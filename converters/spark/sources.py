@@ -12,13 +12,13 @@ from dataclasses import dataclass
 from typing import Protocol
 
 import pyarrow as pa
-import pyarrow.dataset as ds
-import pyarrow.orc as orc
 import pyarrow.parquet as pq
 
 from bridge.errors import Blocked, Unreachable
 from converters import storage
 from converters.spark.avro import AvroFile
+from converters.spark.counted import counted
+from converters.spark.orc import OrcFile
 
 __all__ = ["Source", "open_source"]
 
@@ -50,7 +50,7 @@ def open_source(path: str, format_: str) -> Source:
         case "parquet":
             return _Parquet.open(path)
         case "orc":
-            return _Orc.open(path)
+            return OrcFile.open(path)
         case "avro":
             return AvroFile.open(path)
         case _:
@@ -59,13 +59,6 @@ def open_source(path: str, format_: str) -> Source:
 
 def _wrong(path: str, error: BaseException) -> Unreachable:
     return Unreachable(f"data file {path} cannot be read: {(str(error).splitlines() or [type(error).__name__])[0]}")
-
-
-def counted(rows: int) -> Iterator[pa.RecordBatch]:
-    """Batches without columns."""
-    for first in range(0, rows, _BATCH_ROWS):
-        length = min(_BATCH_ROWS, rows - first)
-        yield pa.RecordBatch.from_struct_array(pa.array([{}] * length, pa.struct([])))
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,40 +90,5 @@ class _Parquet:
         rows = max(256, min(_BATCH_ROWS, _BATCH_BYTES // wide))
         try:
             yield from self.file.iter_batches(batch_size=rows, columns=list(columns), use_threads=False)
-        except (pa.ArrowException, OSError, ValueError) as error:
-            raise _wrong(self.path, error) from error
-
-
-@dataclass(frozen=True, slots=True)
-class _Orc:
-    path: str
-    schema: pa.Schema
-    rows: int
-    size: int
-
-    @staticmethod
-    def open(path: str) -> _Orc:
-        with storage.open_input(path, "data file") as source:
-            size = source.size()
-            try:
-                file = orc.ORCFile(source)
-                return _Orc(path, file.schema, file.nrows, size)
-            except (pa.ArrowException, OSError, ValueError) as error:
-                raise _wrong(path, error) from error
-
-    def batches(self, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
-        if not columns:
-            yield from counted(self.rows)
-            return
-        filesystem, path = storage.filesystem(self.path)
-        try:
-            fragment = ds.OrcFileFormat().make_fragment(path, filesystem)
-            yield from fragment.to_batches(
-                columns=list(columns),
-                batch_size=_BATCH_ROWS // 4,
-                batch_readahead=0,
-                fragment_readahead=0,
-                use_threads=False,
-            )
         except (pa.ArrowException, OSError, ValueError) as error:
             raise _wrong(self.path, error) from error

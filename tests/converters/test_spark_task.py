@@ -633,3 +633,70 @@ def test_a_write_that_fails_is_said_and_leaves_nothing(tmp_path: Path) -> None:
     )
     assert ran.stdout.startswith("Unreachable") and "cannot be written" in ran.stdout, ran
     assert list((tmp_path / "out").iterdir()) == []
+
+
+@pytest.mark.parametrize("codec", ["uncompressed", "zlib", "snappy", "zstd"])
+def test_orc_instants_beyond_nanoseconds(codec: str, tmp_path: Path) -> None:
+    """pyarrow writes them but refuses to read them; the shapes make every kind of run."""
+    rare = [0] * 400 + [999_999, 1, 0] + [7] * 200
+    steps = [n * 1000 for n in range(600)]
+    noise = [(n * 7_919_003) % 1_000_000 for n in range(3000)]
+    heights = [(n % 50) if n % 97 else 987_654 for n in range(1000)]
+    micros = [part + second * 1_000_000 for second, part in enumerate(rare + steps + noise + heights)]
+    micros[:4] = [-62_135_596_800_000_000, 253_402_300_799_999_999, -12_219_292_800_000_001, 1]
+    stored = pa.array([None if n % 13 == 5 else each for n, each in enumerate(micros)], pa.timestamp("us"))
+    lists = pa.array([None, [], [micros[0], None], *([each] for each in micros[3:])], pa.list_(pa.timestamp("us")))
+    both = pa.StructArray.from_arrays([stored, pa.array(range(len(micros)))], names=["t", "n"])
+    source = tmp_path / "source.orc"
+    table = pa.table({"t": stored, "l": lists, "s": both, "near": pa.array([0] * len(micros), pa.timestamp("us"))})
+    orc.write_table(table, source, compression=codec)
+    fields = (
+        field(1, "t", Timestamp()),
+        field(2, "l", ListOf(field(3, "element", Timestamp()))),
+        field(4, "s", Struct((field(5, "t", Timestamp(utc=True)), field(6, "n", Leaf.INT64)))),
+        field(7, "near", Timestamp()),
+    )
+    names = (
+        Name(1, ("t",)),
+        Name(2, ("l",), (Name(3, ("element",)),)),
+        Name(4, ("s",), (Name(5, ("t",)), Name(6, ("n",)))),
+        Name(7, ("near",)),
+    )
+    one = task(source, tmp_path / "out", fields, format="orc", names=names, record_count=len(micros))
+    read = pq.read_table(rewrite(one).column("path")[0].as_py())
+    assert read.column("t").to_pylist() == stored.to_pylist()
+    assert read.column("l").to_pylist() == lists.to_pylist()
+    assert (
+        read.column("s").combine_chunks().field("t").cast(pa.int64()).to_pylist() == stored.cast(pa.int64()).to_pylist()
+    )
+    assert set(read.column("near").cast(pa.int64()).to_pylist()) == {0}
+
+
+FILLED = """
+import sys
+from bridge.errors import BridgeError
+from converters.spark.plan import RewriteTask
+from converters.spark.task import rewrite
+try:
+    rewrite(RewriteTask.from_json(sys.stdin.read()))
+except BridgeError as error:
+    print(type(error).__name__, error)
+"""
+
+
+@pytest.mark.slow
+def test_a_full_disk_is_said_and_leaves_nothing(tmp_path: Path) -> None:
+    small = tmp_path / "small"
+    small.mkdir()
+    if subprocess.run(["mount", "-t", "tmpfs", "-o", "size=256k", "tmpfs", str(small)], check=False).returncode:
+        pytest.skip("a small file system cannot be mounted here")
+    try:
+        source = save(tmp_path / "source.parquet", {"i": list(range(100_000))}, {"i": 1})
+        one = task(source, small / "out", (field(1, "i", Leaf.INT64),))
+        ran = subprocess.run(
+            [sys.executable, "-c", FILLED], input=one.to_json(), capture_output=True, text=True, check=False, cwd=ROOT
+        )
+        assert ran.stdout.startswith("Unreachable") and "the disk is full" in ran.stdout, ran
+        assert list((small / "out").iterdir()) == []
+    finally:
+        subprocess.run(["umount", str(small)], check=True)
