@@ -18,7 +18,7 @@ import pyarrow.compute as pc
 
 from bridge.errors import BridgeError, Unreachable
 from converters import storage
-from converters.spark.guarded import Guarded
+from converters.spark.guarded import Guarded, owned
 from converters.spark.layout import KEY, POSITION, ordered
 from converters.spark.plan import WRITTEN, RewriteTask, Settings
 from converters.spark.positions import read_positions
@@ -109,7 +109,7 @@ def _key_text(stored: str) -> str | None:
 
 def _sorted(batches: Iterator[pa.RecordBatch], feed: Guarded) -> Iterator[pa.RecordBatch]:
     try:
-        yield from batches
+        yield from Guarded(owned(batch) for batch in batches)
     except (duckdb.Error, pa.ArrowException) as error:
         feed.reraise()
         raise failed("the rows cannot be sorted", error) from error

@@ -6,9 +6,12 @@ import binascii
 import datetime as dt
 import io
 import json
+import os
+import socket
 import struct
 import subprocess
 import sys
+import time
 import uuid
 from decimal import Decimal as D
 from pathlib import Path
@@ -674,6 +677,7 @@ def test_orc_instants_beyond_nanoseconds(codec: str, tmp_path: Path) -> None:
 
 FILLED = """
 import sys
+import time
 from bridge.errors import BridgeError
 from converters.spark.plan import RewriteTask
 from converters.spark.task import rewrite
@@ -700,3 +704,65 @@ def test_a_full_disk_is_said_and_leaves_nothing(tmp_path: Path) -> None:
         assert list((small / "out").iterdir()) == []
     finally:
         subprocess.run(["umount", str(small)], check=True)
+
+
+OBJECTS = """
+import sys
+import time
+from converters import storage
+from converters.spark.batches import Batch, Staging, perform
+from converters.spark.plan import WRITTEN, RewriteTask
+from converters.spark.task import rewrite
+text = sys.stdin.read()
+staging = Staging.of("s3://bucket/staging", "plan")
+batch = Batch((text,))
+assert staging.prepare([batch]) == set()
+perform(staging.root, batch.name, lambda each: rewrite(RewriteTask.from_json(each)))
+assert staging.ended() == ({batch.name}, set()), staging.ended()
+[row] = staging.rows(batch.name).to_pylist()
+assert storage.sizes([row["path"]]) == [row["size"]]
+print(row["path"], row["record_count"])
+storage.remove(row["path"])
+storage.remove(row["path"])
+assert staging.prepare([batch]) == {batch.name}
+staging.clean()
+assert storage.list_directory(staging.root) == []
+"""
+
+
+@pytest.mark.slow
+def test_objects_are_read_and_written(tmp_path: Path) -> None:
+    pytest.importorskip("localbucket")
+    (tmp_path / "bucket").mkdir()
+    save(tmp_path / "bucket" / "a b%20.parquet", {"i": list(range(1000))}, {"i": 1})
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    server = subprocess.Popen(
+        [sys.executable, "-m", "localbucket", "--port", str(port), str(tmp_path)],
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    )
+    try:
+        for _ in range(100):
+            with socket.socket() as asked:
+                if asked.connect_ex(("127.0.0.1", port)) == 0:
+                    break
+            time.sleep(0.05)
+        fields = (field(1, "i", Leaf.INT64),)
+        one = RewriteTask("0", DataFile("s3://bucket/a b%20.parquet"), Target("s3://bucket/out", fields), "made")
+        env = {**os.environ, "AWS_ENDPOINT_URL": f"http://127.0.0.1:{port}", "AWS_DEFAULT_REGION": "us-east-1"}
+        env |= {"AWS_ACCESS_KEY_ID": "key", "AWS_SECRET_ACCESS_KEY": "secret", "AWS_EC2_METADATA_DISABLED": "true"}
+        ran = subprocess.run(
+            [sys.executable, "-c", OBJECTS],
+            input=one.to_json(),
+            capture_output=True,
+            text=True,
+            check=False,
+            cwd=ROOT,
+            env=env,
+        )
+        assert ran.stdout.split() == ["s3://bucket/out/made-0.parquet", "1000"], ran
+    finally:
+        server.terminate()
+        server.wait()
