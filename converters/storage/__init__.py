@@ -8,7 +8,7 @@ import stat
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any, TypeVar
 
 import pyarrow as pa
@@ -21,6 +21,7 @@ from converters.storage import s3
 __all__ = [
     "SCHEMES",
     "absolute",
+    "filesystem",
     "is_file",
     "list_directory",
     "make_directory",
@@ -32,6 +33,7 @@ __all__ = [
     "read",
     "reading",
     "remove",
+    "remove_directory",
     "sizes",
     "write",
 ]
@@ -126,6 +128,11 @@ def properties() -> dict[str, str]:
     found = s3.settings()
     said = {"s3.region": found.region or (s3.ANY_REGION if found.endpoint else ""), "s3.endpoint": found.url}
     return {key: value for key, value in said.items() if value}
+
+
+def filesystem(uri: str) -> tuple[Any, str]:
+    """The pyarrow filesystem of a path, and the path in it."""
+    return _filesystem(uri)
 
 
 def _first_line(error: BaseException) -> str:
@@ -266,6 +273,13 @@ def remove(uri: str) -> None:
         if scheme(uri) and not is_file(uri):
             return
         raise _trouble(uri, "cannot be removed", error) from error
+
+
+def remove_directory(uri: str) -> None:
+    """Remove an empty local directory; one that holds something stays."""
+    if not scheme(uri):
+        with suppress(OSError):
+            os.rmdir(uri)
 
 
 def put(local: str, uri: str) -> None:

@@ -1,0 +1,160 @@
+"""Batches run on Spark: only those that are not done, one Spark task each, watched by their manifests."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+
+import pyarrow as pa
+
+from bridge.errors import BridgeError, Unreachable
+from bridge.model.paths import scheme
+from converters.spark.batches import Batch, Staging, Work, perform
+from converters.spark.session import Engine
+
+__all__ = ["Job", "Progress", "Watch", "grouped", "run_batches"]
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """A piece of work as JSON, and how many bytes it reads."""
+
+    text: str
+    size: int
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """How many files and bytes of the sources are done; `reused` files were done by an earlier run."""
+
+    files: int
+    bytes: int
+    all_files: int
+    all_bytes: int
+    reused: int
+
+
+Watch = Callable[[Progress], None]
+"""Called in the caller's thread whenever a batch is done."""
+
+_BATCH_BYTES = 128 << 20
+_BATCH_FILES = 64
+_WAIT, _WAIT_REMOTE = 0.1, 2.0
+
+
+def grouped(jobs: Sequence[Job]) -> list[tuple[Batch, int]]:
+    """Batches in the given order, with their bytes; the same jobs always give the same batches."""
+    found: list[tuple[Batch, int]] = []
+    held: list[Job] = []
+    for job in jobs:
+        if held and (len(held) == _BATCH_FILES or sum(each.size for each in held) + job.size > _BATCH_BYTES):
+            found.append((Batch(tuple(each.text for each in held)), sum(each.size for each in held)))
+            held = []
+        held.append(job)
+    if held:
+        found.append((Batch(tuple(each.text for each in held)), sum(each.size for each in held)))
+    return found
+
+
+def run_batches(
+    engine: Engine,
+    staging: Staging,
+    batches: Sequence[tuple[Batch, int]],
+    work: Work,
+    intact: Callable[[pa.Table], bool],
+    watch: Watch | None = None,
+) -> list[pa.Table]:
+    """The rows of every batch, in order. What `intact` denies of an earlier run is done again.
+
+    When a batch fails the others are stopped and its error is raised; what is done stays done. So it does at Ctrl-C.
+    """
+    done = staging.prepare([batch for batch, _ in batches])
+    for name in sorted(done):
+        if not intact(staging.rows(name)):
+            staging.forget(name)
+    done = staging.prepare([batch for batch, _ in batches])
+    todo = [batch.name for batch, _ in batches if batch.name not in done]
+    counted = {batch.name: (len(batch.items), size) for batch, size in batches}
+    meter = _Meter(counted, frozenset(done), watch)
+    meter.tell(done)
+    if todo:
+        _run(engine, staging, todo, work, meter)
+    return [staging.rows(batch.name) for batch, _ in batches]
+
+
+@dataclass(slots=True)
+class _Meter:
+    counted: dict[str, tuple[int, int]]
+    reused: frozenset[str]
+    watch: Watch | None
+    told: int = -1
+
+    def tell(self, done: set[str]) -> None:
+        known = [self.counted[name] for name in done if name in self.counted]
+        if self.watch is None or len(known) == self.told:
+            return
+        self.told = len(known)
+        every = self.counted.values()
+        self.watch(
+            Progress(
+                sum(files for files, _ in known),
+                sum(size for _, size in known),
+                sum(files for files, _ in every),
+                sum(size for _, size in every),
+                sum(self.counted[name][0] for name in self.reused),
+            )
+        )
+
+
+def _run(engine: Engine, staging: Staging, names: list[str], work: Work, meter: _Meter) -> None:
+    root, tag = staging.root, f"bridge-{os.getpid()}-{id(names)}"
+    host = os.uname().nodename
+
+    def each(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in batches:
+            mine = [names[number] for number in batch.column(0).to_pylist()]
+            for name in mine:
+                perform(root, name, work)
+            yield pa.RecordBatch.from_pydict({"batch": mine, "host": [os.uname().nodename] * len(mine)})
+
+    ran: list[list[tuple[object, ...]]] = []
+    failures: list[BridgeError] = []
+
+    def job() -> None:
+        try:
+            ran.append(engine.each(len(names), each, "batch string, host string", tag))
+        except BridgeError as error:
+            failures.append(error)
+
+    engine.session  # noqa: B018  # started in this thread: an error of the start is raised here
+    thread = threading.Thread(target=job, name=tag, daemon=True)
+    thread.start()
+    pause = _WAIT_REMOTE if scheme(root) else _WAIT
+    try:
+        while thread.is_alive():
+            thread.join(pause)
+            done, failed = staging.ended()
+            meter.tell(done)
+            if failed:
+                engine.cancel(tag)
+                thread.join()
+                raise staging.error(min(failed))
+    except KeyboardInterrupt:
+        engine.cancel(tag)
+        thread.join(30)
+        raise
+    if failures:
+        raise failures[0]
+    done, failed = staging.ended()
+    meter.tell(done)
+    if failed:
+        raise staging.error(min(failed))
+    if missing := sorted(set(names) - done):
+        hosts = sorted({str(place) for rows in ran for _, place in rows} - {host})
+        raise Unreachable(
+            f"{len(missing)} finished batches are not in {root}: executors on {', '.join(hosts) or 'this machine'}"
+            " wrote to a directory of their own",
+            hint="give a staging and data directory that the driver and all executors share",
+        )

