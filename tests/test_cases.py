@@ -653,8 +653,8 @@ def test_file_begins_anew_with_the_column_that_takes_up_its_name(renamed: Lake) 
     codes = renamed.ran.codes()
     assert (codes["loss"], "file-twice" in codes["note"]) == ([], True)
     [first] = [at for commit, at in commits_of(renamed.file).items() if commit]
-    assert renamed.ask(f"SELECT count(*) FROM t AT (VERSION => {first})") == [(3,)]
-    assert "gone" not in renamed.columns(f"(FROM t AT (VERSION => {first}))")
+    # there the name is still the older column's, to which the mapping gives no values
+    assert renamed.ask(f"SELECT count(*), count(gone) FROM t AT (VERSION => {first})") == [(3, 0)]
 
 
 @pytest.mark.slow
