@@ -26,7 +26,7 @@ from bridge.ports import (
     Target,
     TargetTable,
 )
-from bridge.registry import open_lake, open_source, open_target
+from bridge.registry import open_engine, open_lake, open_source, open_target
 from bridge.verification.rows import check_rows
 
 __all__ = ["Inspection", "Report", "adopt", "inspect", "migrate", "plan", "release", "verify"]
@@ -184,7 +184,7 @@ def migrate(source: str, target: str, options: Options | None = None, progress: 
     options, progress = options or Options(), progress or Silent()
     made, opened, lake = _plan(source, target, options, progress)
     made = _still_there(made, opened, progress)
-    result, writes = execute(made, lake, progress)
+    result, writes = execute(made, lake, lambda: open_engine(options, lake.staging), progress)
     if not writes:
         return Report(made, result)
     checks: list[Check] = []

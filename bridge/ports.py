@@ -9,6 +9,8 @@ from typing import Any, Protocol
 from bridge.model.files import Files
 from bridge.model.findings import Finding
 from bridge.model.options import Options
+from bridge.model.rewrite import DataFile, Equality, WrittenFiles
+from bridge.model.rewrite import Target as TargetFiles
 from bridge.model.table import Table, TableName
 
 __all__ = [
@@ -20,6 +22,7 @@ __all__ = [
     "Notice",
     "ProgressSink",
     "ReleasedTable",
+    "RowEngine",
     "Rows",
     "Silent",
     "Source",
@@ -166,8 +169,44 @@ class Check:
     fault: str = ""
 
 
+class RowEngine(Protocol):
+    """What reads and writes rows: rewrites files, and finds the rows that equality deletes name."""
+
+    def rewrite(
+        self, plan: str, files: Sequence[DataFile], target: TargetFiles, progress: ProgressSink, what: str
+    ) -> WrittenFiles:
+        """Rewrite files row by row in their order; files that hold no row are not written."""
+        ...
+
+    def resolve(self, plan: str, equality: Equality, progress: ProgressSink, what: str) -> Any:
+        """The positions that equality deletes name: RESOLVED rows."""
+        ...
+
+    def clean(self, plan: str) -> None:
+        """Forget what was kept for running again; the plan is committed."""
+        ...
+
+    def close(self) -> None:
+        """End what was started."""
+        ...
+
+
 class Target(Protocol):
     """A place that tables are written to."""
+
+    def files_of(self, name: TableName, table: Table, plan: str) -> TargetFiles:
+        """Where and how files of a table are written under a plan."""
+        ...
+
+    def rewritten(self, name: TableName) -> Mapping[str, Sequence[tuple[str, int]]]:
+        """(path, record count) of the files that earlier runs wrote for a table, in order, by output_name of their
+        source."""
+        ...
+
+    @property
+    def staging(self) -> str:
+        """A directory of its own for work that is not finished."""
+        ...
 
     def lookup(self, names: Sequence[TableName]) -> Mapping[TableName, TargetTable]:
         """The tables among `names` that exist, whatever their case."""

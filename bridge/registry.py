@@ -8,9 +8,9 @@ from typing import Any, cast
 from bridge.errors import UsageError
 from bridge.locators import Locator
 from bridge.model.options import Options
-from bridge.ports import Lake, Source, Target
+from bridge.ports import Lake, RowEngine, Source, Target
 
-__all__ = ["extensions", "open_lake", "open_source", "open_target", "type_choices"]
+__all__ = ["extensions", "open_engine", "open_lake", "open_source", "open_target", "type_choices"]
 
 _SOURCES = {
     "iceberg": "converters.iceberg.reader:open_source",
@@ -28,6 +28,10 @@ def _load(entries: dict[str, str], locator: Locator, role: str) -> Any:
             f"{locator}: {locator.format} is not built yet as a {role}",
             hint=f"built: {', '.join(sorted(entries))}",
         )
+    return _named(entry, locator.format)
+
+
+def _named(entry: str, what: str) -> Any:
     module, _, name = entry.partition(":")
     try:
         return getattr(import_module(module), name)
@@ -36,7 +40,7 @@ def _load(entries: dict[str, str], locator: Locator, role: str) -> Any:
         if extra is None:
             raise
         raise UsageError(
-            f"{locator.format} needs the package {error.name}", hint=f"pip install 'ducklake-bridge[{extra}]'"
+            f"{what} needs the package {error.name}", hint=f"pip install 'ducklake-bridge[{extra}]'"
         ) from error
 
 
@@ -53,6 +57,11 @@ def open_target(locator: Locator, options: Options) -> Target:
 def open_lake(locator: Locator, options: Options) -> Lake:
     """The lake behind a locator, for looking at it, releasing and adopting tables."""
     return cast(Lake, _load(_LAKES, locator, "lake")(locator.rest, options))
+
+
+def open_engine(options: Options, staging: str) -> RowEngine:
+    """The engine that rewrites; nothing is started before it has work."""
+    return cast(RowEngine, _named("converters.spark.wiring:open_engine", "rewriting")(options, staging))
 
 
 def type_choices() -> dict[str, tuple[str, ...]]:

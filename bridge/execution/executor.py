@@ -7,8 +7,11 @@ anybody could read, after it running again finds the bookmark and has nothing to
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
+from bridge.execution.rewriting import prepared
 from bridge.planning.plan import Plan, TablePlan
-from bridge.ports import CommitResult, ProgressSink, TableWrite, Target
+from bridge.ports import CommitResult, ProgressSink, RowEngine, TableWrite, Target
 
 __all__ = ["execute", "writes_of"]
 
@@ -35,11 +38,23 @@ def writes_of(tables: tuple[TablePlan, ...]) -> list[TableWrite]:
     return writes
 
 
-def execute(plan: Plan, target: Target, progress: ProgressSink) -> tuple[CommitResult, list[TableWrite]]:
+def execute(
+    plan: Plan, target: Target, open_engine: Callable[[], RowEngine], progress: ProgressSink
+) -> tuple[CommitResult, list[TableWrite]]:
     """Commit every table that the plan allows; nothing is written when there is none."""
     target.clean()
-    writes = writes_of(plan.writes)
-    if not writes:
+    if not plan.writes:
         return CommitResult(()), []
-    progress.step("committing")
-    return target.commit(writes, progress), writes
+    working = [each for each in plan.writes if each.rewrite_rows or each.resolve]
+    engine = open_engine() if working else None
+    try:
+        writes = writes_of(tuple(prepared(each, target, engine, progress) for each in plan.writes))
+        progress.step("committing")
+        result = target.commit(writes, progress)
+        if engine is not None:
+            for each in working:
+                engine.clean(each.id)
+        return result, writes
+    finally:
+        if engine is not None:
+            engine.close()

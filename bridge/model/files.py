@@ -7,7 +7,7 @@ still live at the newest.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 import numpy as np
@@ -15,6 +15,7 @@ import pyarrow as pa
 
 from bridge.model.findings import Finding
 from bridge.model.mapping import NameMapping
+from bridge.model.rewrite import DataFile, Equality
 from bridge.model.types import FieldId
 
 __all__ = ["DATA_FILES", "DELETED_ROWS", "FileProblem", "Files", "Rearranged", "StatsBatch"]
@@ -63,10 +64,12 @@ class FileProblem:
     """Files that cannot be registered as they are, with the live intervals that decide how much history they cost.
 
     `last` is one past the newest commit index in which any of them is live; None when the newest state needs them.
+    `rows` are their row numbers in Files.table, where rewriting them would take the problem away; else none.
     """
 
     finding: Finding
     last: int | None
+    rows: tuple[int, ...] = ()
 
 
 class Files(Protocol):
@@ -101,6 +104,18 @@ class Files(Protocol):
         """Statistics column by column, in batches of files that bound the memory."""
         ...
 
+    def sources(self, rows: Sequence[int]) -> Sequence[DataFile]:
+        """How files, by row number, are to be read by an engine that rewrites them."""
+        ...
+
+    def equality(self, first: int) -> Equality | None:
+        """The equality deletes that apply at commit `first` or later, None when there are none."""
+        ...
+
+    def resolved(self, found: pa.Table) -> Files:
+        """The files with more deleted rows (RESOLVED)."""
+        ...
+
 
 class Rearranged:
     """Files with other rows: each stands for a row of the files before, or for a file that was written since.
@@ -121,15 +136,16 @@ class Rearranged:
         self.table = table
         self.deletes = deletes
         self.mappings = before.mappings
-        self.problems = before.problems
         self.findings = (*before.findings, *findings)
         self._before = before
+        self._was = was
         self._written = tuple(written)
         self._now = np.argsort(was, kind="stable")
         ordered = was[self._now]
         count = before.table.num_rows
         self._from = np.searchsorted(ordered, np.arange(count))
         self._times = np.searchsorted(ordered, np.arange(count), side="right") - self._from
+        self.problems = tuple(replace(each, rows=self._renumbered(each.rows)) for each in before.problems)
 
     def stats(self) -> Iterator[StatsBatch]:
         """The statistics before under the new row numbers, then those of what was written."""
@@ -144,3 +160,19 @@ class Rearranged:
             if table.num_rows:
                 yield StatsBatch(batch.field, table, batch.exact)
         yield from self._written
+
+    def _renumbered(self, rows: Sequence[int]) -> tuple[int, ...]:
+        spans = [self._now[self._from[row] : self._from[row] + self._times[row]] for row in rows]
+        return tuple(int(each) for span in spans for each in span)
+
+    def sources(self, rows: Sequence[int]) -> Sequence[DataFile]:
+        """As before; written files are no sources."""
+        return self._before.sources([int(self._was[row]) for row in rows])
+
+    def equality(self, first: int) -> Equality | None:
+        """As before."""
+        return self._before.equality(first)
+
+    def resolved(self, found: pa.Table) -> Files:
+        """Rows are deleted before files are cut or rewritten."""
+        raise NotImplementedError

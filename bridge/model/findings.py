@@ -195,6 +195,25 @@ class Code(Enum):
         self.meaning = meaning
         self.acceptable = acceptable or severity is Severity.LOSS
 
+    @property
+    def rewritable(self) -> bool:
+        """Whether rewriting the files that a problem names takes it away."""
+        return self in _REWRITABLE
+
+
+_REWRITABLE = frozenset(
+    {
+        Code.FILE_FORMAT,
+        Code.NO_FIELD_IDS,
+        Code.NESTED_LAYOUT,
+        Code.PARTITION_COLUMN_ABSENT,
+        Code.PARTITION_VALUE,
+        Code.PHYSICAL_TYPE,
+        Code.NAN_OUTSIDE_BOUNDS,
+        Code.CASE_COLLISION,
+    }
+)
+
 
 @dataclass(frozen=True, slots=True)
 class Finding:

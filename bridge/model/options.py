@@ -30,6 +30,11 @@ class Options:
     verify: Literal["metadata", "rows", "none"] = "metadata"
     inline_deletes: int = 2_000_000
     """Deleted rows of a table that may be noted in the catalog; beyond it the target writes delete files."""
+    rewrite: Literal["never", "when-needed"] = "when-needed"
+    """Whether files that cannot be registered as they are may be rewritten; with "never" they block."""
+    spark_master: str = ""
+    spark_conf: tuple[str, ...] = ()
+    spark_remote: str = ""
     accept: frozenset[str] = frozenset()
     strict: bool = False
     source_options: tuple[tuple[str, str], ...] = field(default=(), repr=False)

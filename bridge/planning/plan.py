@@ -11,7 +11,7 @@ from bridge.model.findings import Finding, Severity
 from bridge.model.table import Table, TableName
 from bridge.planning.selection import literal
 
-__all__ = ["Action", "Plan", "TablePlan"]
+__all__ = ["Action", "Plan", "Rewrite", "TablePlan"]
 
 
 class Action(Enum):
@@ -21,6 +21,18 @@ class Action(Enum):
     APPEND = "append"
     NOTHING = "nothing"
     BLOCKED = "blocked"
+
+
+@dataclass(frozen=True, slots=True)
+class Rewrite:
+    """Files that are rewritten, with all their reasons: how many, and how many bytes, the newest state needs, and how
+    many more only older snapshots do."""
+
+    reasons: tuple[str, ...]
+    files: int
+    bytes: int
+    history_files: int
+    history_bytes: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +55,11 @@ class TablePlan:
     id: str = ""
     identity: Mapping[str, str] | None = None
     ownership: str = "shared"
+    rewrites: tuple[Rewrite, ...] = ()
+    rewrite_rows: tuple[int, ...] = ()
+    """Row numbers in `data` of the files to rewrite."""
+    resolve: bool = False
+    """Whether equality deletes are to be resolved to positions."""
 
     @property
     def blockers(self) -> tuple[Finding, ...]:

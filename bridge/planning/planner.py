@@ -5,14 +5,17 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Sequence
 
+import pyarrow as pa
 import pyarrow.compute as pc
 
 from bridge.errors import Conflict, UsageError
 from bridge.model.files import FileProblem, Files
 from bridge.model.findings import Code, Finding, Severity
 from bridge.model.options import Options
+from bridge.model.schema import all_fields, walk
 from bridge.model.table import Table, TableName
-from bridge.planning.plan import Action, TablePlan
+from bridge.model.types import Decimal, Field, Geo, Leaf, NestedDefault, Time, Timestamp, Unit, UnknownType
+from bridge.planning.plan import Action, Rewrite, TablePlan
 from bridge.ports import TargetTable
 
 __all__ = ["blocked_table", "decide", "definition_of"]
@@ -59,7 +62,9 @@ def decide(
     problems = [each for each in files.problems if not _accepted(each.finding, options)]
     if ownership == "adopt":
         problems += _returning(table, files)
-    first, trimmed = _first(table, problems, base)
+    healed = [each for each in problems if options.rewrite != "never" and _heals(table, each)]
+    resolve = any(each.finding.code is Code.EQUALITY_DELETES for each in healed)
+    first, trimmed = _first(table, [each for each in problems if each not in healed], base)
     findings += trimmed
     if options.history == "current" and base is None and first < len(table.commits) - 1:
         dropped = len(table.commits) - 1 - first
@@ -82,6 +87,7 @@ def decide(
             pc.or_kleene(pc.is_null(files.table.column("end")), pc.greater(files.table.column("end"), first)),
         )
     )
+    rewrites, rewritten = _rewrites(files, healed, first, base)
     findings = list(dict.fromkeys(findings))
     action = Action.CREATE if base is None else Action.APPEND
     if any(_forbids(each, options) for each in findings):
@@ -96,13 +102,68 @@ def decide(
         first=first,
         base=base,
         snapshots=len(table.commits) - (first if base is None else base + 1),
-        files=kept.num_rows,
-        bytes=pc.sum(kept.column("size")).as_py() or 0,
+        files=kept.num_rows - len(rewritten),
+        bytes=(pc.sum(kept.column("size")).as_py() or 0) - sum(each.bytes + each.history_bytes for each in rewrites),
         definition=definition,
         id=plan_id,
         identity=identity,
         ownership=ownership,
+        rewrites=rewrites,
+        rewrite_rows=rewritten,
+        resolve=resolve,
     )
+
+
+def _heals(table: Table, problem: FileProblem) -> bool:
+    """Whether rewriting files, or resolving deletes, takes a problem away."""
+    if problem.finding.code is Code.EQUALITY_DELETES:
+        return True
+    if not problem.rows:
+        return False
+    schemas = [table.schema, *table.schemas.values()]
+    return all(_is_writable(each.field) for each in walk(all_fields(schemas)))
+
+
+def _is_writable(field: Field) -> bool:
+    """What the rewriting engine can write exactly; the others stay what they are, or block."""
+    type_ = field.type
+    if isinstance(field.initial_default, NestedDefault) or type_ in _UNWRITABLE:
+        return False
+    if isinstance(type_, Decimal):
+        return type_.precision <= 38
+    return not isinstance(type_, Geo | UnknownType)
+
+
+_UNWRITABLE: frozenset[object] = frozenset(
+    {
+        *(Leaf.VARIANT, Leaf.INTERVAL, Leaf.TIMETZ, Leaf.INT128, Leaf.UINT128),
+        *(Time(unit) for unit in Unit if unit is not Unit.MICRO),
+        *(Timestamp(unit, utc=True) for unit in Unit if unit is not Unit.MICRO),
+    }
+)
+
+
+def _rewrites(
+    files: Files, healed: Sequence[FileProblem], first: int, base: int | None
+) -> tuple[tuple[Rewrite, ...], tuple[int, ...]]:
+    """The files to rewrite in classes of equal reasons, and their row numbers."""
+    reasons: dict[int, list[str]] = {}
+    for problem in healed:
+        for row in problem.rows:
+            reasons.setdefault(row, []).append(problem.finding.code.text)
+    rows = sorted(reasons)
+    facts = files.table.select(["begin", "end", "size"]).take(pa.array(rows, pa.int64())).to_pylist()
+    classes: dict[tuple[str, ...], list[int]] = {}
+    chosen = []
+    for row, fact in zip(rows, facts, strict=True):
+        if fact["begin"] <= (-1 if base is None else base) or (fact["end"] is not None and fact["end"] <= first):
+            continue
+        chosen.append(row)
+        told = classes.setdefault(tuple(sorted(set(reasons[row]))), [0, 0, 0, 0])
+        place = 0 if fact["end"] is None else 2
+        told[place] += 1
+        told[place + 1] += fact["size"]
+    return tuple(Rewrite(each, *counts) for each, counts in sorted(classes.items())), tuple(chosen)
 
 
 def _returning(table: Table, files: Files) -> list[FileProblem]:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+import re
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 
 import numpy as np
 
@@ -13,17 +15,22 @@ from bridge.model.files import Files
 from bridge.model.findings import Code, Finding
 from bridge.model.options import Options
 from bridge.model.paths import is_within
+from bridge.model.rewrite import Settings
+from bridge.model.rewrite import Target as TargetFiles
+from bridge.model.schema import all_fields
 from bridge.model.table import Table, TableName
 from bridge.ports import Check, CommitResult, ProgressSink, Rows, TableWrite, TargetTable
 from converters.ducklake.catalog import reads
 from converters.ducklake.catalog.commit import NewLake, write_tables
-from converters.ducklake.catalog.session import Place, exists, parse_place, session, with_retry
+from converters.ducklake.catalog.folders import table_folder
+from converters.ducklake.catalog.session import Place, Session, exists, parse_place, session, with_retry
 from converters.ducklake.columns import column_rows
 from converters.ducklake.extensions import connect, needed, packaged
 from converters.ducklake.identifiers import literal, qualified
 from converters.ducklake.remote import needs_objects, setup_words
 from converters.ducklake.review import nul_text, review_table
 from converters.ducklake.scanner import ask, compare_rows
+from converters.ducklake.settings import lake_settings
 from converters.ducklake.types import duckdb_type
 from converters.storage import absolute
 
@@ -31,6 +38,8 @@ __all__ = ["DuckLakeTarget", "open_target"]
 
 _CREATED_BY = "ducklake-bridge"
 _CHECKED_SNAPSHOTS = 5
+_REWRITTEN = re.compile(r"/(r-[0-9a-f]{32})-(\d+)\.parquet$")
+_TARGET_BYTES = 512 << 20
 _RESERVED = frozenset({"system", "temp", "information_schema", "pg_catalog"})
 
 
@@ -185,6 +194,50 @@ class DuckLakeTarget:
             written, findings = write_tables(opened, writes, new, self._chosen, self._limit, progress)
         return CommitResult(tuple(written), tuple(findings))
 
+    def files_of(self, name: TableName, table: Table, plan: str) -> TargetFiles:
+        """Parquet as the lake's own settings want it, in a directory of the plan below the table's."""
+        with self._looking() as opened:
+            folder = table_folder(opened, self.data_path, name)
+            held = {} if opened is None else reads.settings(opened)
+        settings = {**held, **lake_settings(table)}
+        level, size = settings.get("parquet_compression_level"), settings.get("target_file_size")
+        fields = all_fields([table.schema, *(table.schemas[id_] for id_ in sorted(table.schemas, reverse=True))])
+        return TargetFiles(
+            f"{folder}bridge-{plan}",
+            fields,
+            Settings(
+                compression=settings.get("parquet_compression", "snappy"),
+                level=int(level) if level else None,
+                target_bytes=int(size) if size and size.isdigit() else _TARGET_BYTES,
+            ),
+        )
+
+    def rewritten(self, name: TableName) -> Mapping[str, Sequence[tuple[str, int]]]:
+        """Files of earlier plans, by what they are called after."""
+        with self._looking() as opened:
+            found = [] if opened is None else [each for each in reads.live_tables(opened) if _is(each, name)]
+            if opened is None or not found:
+                return {}
+            held = reads.live_files(opened, found[0].id, table_folder(opened, self.data_path, name))
+        numbered: dict[str, dict[int, tuple[str, int]]] = {}
+        for path, file in held.items():
+            if match := _REWRITTEN.search(path):
+                numbered.setdefault(match.group(1), {})[int(match.group(2))] = (path, file.record_count)
+        return {key: [each[number] for number in sorted(each)] for key, each in numbered.items()}
+
+    @property
+    def staging(self) -> str:
+        """Beside the tables' directories; it holds no Parquet, so that no orphan cleanup touches it."""
+        return f"{absolute(self.data_path).rstrip('/')}/bridge-staging"
+
+    @contextmanager
+    def _looking(self) -> Iterator[Session | None]:
+        if not self._existed:
+            yield None
+            return
+        with session(self.place) as opened:
+            yield opened
+
     def clean(self) -> None:
         """Remove what a killed run of ours left beside the catalog; a server does so itself."""
         if self.place.is_server:
@@ -296,6 +349,11 @@ def _require_extensions(place: Place) -> None:
         connect(*(name for name in needed(place.backend) if packaged(name) is None)).close()
     except Unreachable as error:
         raise UsageError(error.message, hint="pip install 'ducklake-bridge[postgres]'") from error
+
+
+def _is(each: reads.LakeTable, name: TableName) -> bool:
+    schema = ".".join(name.namespace) or "main"
+    return each.id >= 0 and (each.schema.casefold(), each.name.casefold()) == (schema.casefold(), name.name.casefold())
 
 
 def _load_lines(backend: str) -> str:

@@ -45,7 +45,9 @@ def problem_of(code: Code, table: Table, what: str, rows: pl.DataFrame, hint: st
         tuple(paths.head(1000).to_list()),
         len(paths),
     )
-    return FileProblem(finding, None if ends.null_count() else int(ends.max()))  # type: ignore[arg-type]  # no nulls
+    numbers = tuple(rows["file"].to_list()) if code.rewritable and "file" in rows.columns else ()
+    last = None if ends.null_count() else int(ends.max())  # type: ignore[arg-type]  # no nulls
+    return FileProblem(finding, last, numbers)
 
 
 def damaged_manifests(

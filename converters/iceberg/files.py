@@ -15,11 +15,13 @@ import pyarrow as pa
 from bridge.errors import BridgeError
 from bridge.model.files import DATA_FILES, DELETED_ROWS, FileProblem, Files, Rearranged, StatsBatch
 from bridge.model.findings import Code, Finding
+from bridge.model.rewrite import DataFile, Equality
 from bridge.model.table import Table
 from bridge.model.types import ColumnType, FieldId, Leaf
 from bridge.ports import ProgressSink
 from converters.deletes.windows import cut, islands
 from converters.iceberg import checks, inspection
+from converters.iceberg.asking import Asking
 from converters.iceberg.deletes import apply, delete_intervals
 from converters.iceberg.manifests import STATS_MAPS, Listing, entries, list_manifests
 from converters.iceberg.mapped import Mapped
@@ -45,6 +47,7 @@ _CORE = (
     "referenced_data_file",
     "content_offset",
     "content_size",
+    "equality_ids",
 )
 
 
@@ -62,8 +65,10 @@ class IcebergFiles:
         absent_until: Mapping[FieldId, int],
         remeasured: Mapping[int, inspection.Remeasured],
         mapped: Mapped,
+        asking: Asking,
     ) -> None:
         self.table = table
+        self._asking = asking
         self.deletes = deletes
         self.mappings = tuple(mapped.mappings)
         self._mapped = mapped
@@ -102,6 +107,19 @@ class IcebergFiles:
                 if len(again := corrected.filter(~pl.col("file").is_in(elsewhere))):
                     yield from inspection.corrected_stats(field, again["file"].to_list(), self._remeasured)
         yield from self._mapped.stats()
+
+    def sources(self, rows: Sequence[int]) -> Sequence[DataFile]:
+        """How files, by row number, are to be read by an engine that rewrites them."""
+        return self._asking.sources(rows)
+
+    def equality(self, first: int) -> Equality | None:
+        """The equality deletes that apply at commit `first` or later, None when there are none."""
+        return self._asking.equality(first)
+
+    def resolved(self, found: pa.Table) -> Files:
+        """The files with more deleted rows (RESOLVED)."""
+        files, deleted = self._asking.settled(found)
+        return _rearranged(self, files, deleted, self._mapped.young)
 
 
 class _Spool:
@@ -170,18 +188,19 @@ def read_files(source: IcebergTable, check: bool, progress: ProgressSink) -> Fil
     files, deletes = _live(core, listing, commits)
     problems += checks.equality_deletes(deletes, table)
     problems += checks.listed_twice(core, listing, table, commits)
-    problems += checks.unreadable_formats(files, table)
     checks.refuse_unmapped(files, table)
     files = (
         files.filter(pl.col("end").is_null() | (pl.col("end") > listing.first))
         .with_row_index("file")
         .with_columns(pl.col("file").cast(pl.Int64))
     )
+    every = deletes
     deletes = deletes.filter((pl.col("content") == 1) & (pl.col("end").is_null() | (pl.col("end") > listing.first)))
     pieces, deleted, unreadable = apply(files, deletes, table, source.path_map, progress)
     findings = checks.undone_deletes(len(pieces) - len(files), table)
     files = pieces
     problems += unreadable
+    problems += checks.unreadable_formats(files, table)
     problems += checks.wrong_sums(files, listing, table, damaged)
     remeasured: dict[int, inspection.Remeasured] = {}
     mapped = Mapped()
@@ -220,12 +239,25 @@ def read_files(source: IcebergTable, check: bool, progress: ProgressSink) -> Fil
         pl.col("file").replace_strict(mapped.of_file, default=None, return_dtype=pl.Int32).alias("mapping")
     )
     rows = files.select("file", "entry", "begin")
-    found = IcebergFiles(*_arrow(files, deleted), rows, problems, findings, spool, absent_until, remeasured, mapped)
-    if not mapped.young:
+    asking = Asking(source, listing, files, deleted, every)
+    found = IcebergFiles(
+        *_arrow(files, deleted), rows, problems, findings, spool, absent_until, remeasured, mapped, asking
+    )
+    if not mapped.young or asking.has_equality:
         return found
-    cuts = pl.DataFrame(list(mapped.young.items()), schema={"file": pl.Int64, "end": pl.Int64}, orient="row")
-    pieces, deleted = cut(files, deleted, cuts)
-    return Rearranged(found, *_arrow(pieces, deleted), pieces["was"].to_numpy())
+    return _rearranged(found, files.with_columns(pl.col("file").alias("was")), deleted, mapped.young)
+
+
+def _rearranged(found: IcebergFiles, files: pl.DataFrame, deleted: pl.DataFrame, young: Mapping[int, int]) -> Files:
+    """The files under new row numbers (`was`: those before), cut where a younger column begins."""
+    places = pl.DataFrame(list(young.items()), schema={"was": pl.Int64, "at": pl.Int64}, orient="row")
+    far = pl.col("end").is_null() | (pl.col("end") > pl.col("at"))
+    cuts = files.join(places, on="was").filter((pl.col("begin") < pl.col("at")) & far)
+    was = files["was"]
+    if len(cuts):
+        files, deleted = cut(files.drop("was"), deleted, cuts.select("file", end="at"))
+        was = was.gather(files["was"])
+    return Rearranged(found, *_arrow(files, deleted), was.to_numpy())
 
 
 def _arrow(files: pl.DataFrame, deleted: pl.DataFrame) -> tuple[pa.Table, pa.Table]:
@@ -283,6 +315,7 @@ def _no_entries() -> pl.DataFrame:
             "referenced_data_file": pl.String,
             "content_offset": pl.Int64,
             "content_size": pl.Int64,
+            "equality_ids": pl.List(pl.Int64),
         }
     )
 

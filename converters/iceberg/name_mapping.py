@@ -15,11 +15,12 @@ from typing import Any
 
 from bridge.model.findings import Code
 from bridge.model.mapping import MappedColumn
+from bridge.model.rewrite import Name
 from bridge.model.schema import Schema, walk
 from bridge.model.types import ColumnType, FieldId, ListOf, MapOf, Struct
 from converters.parquet.shape import Kind, Node
 
-__all__ = ["PROPERTY", "Fault", "Layout", "Names", "layout_of", "parse_names"]
+__all__ = ["PROPERTY", "Fault", "Layout", "Names", "layout_of", "name_tree", "parse_names"]
 
 PROPERTY = "schema.name-mapping.default"
 
@@ -37,6 +38,19 @@ class Layout:
     columns: tuple[MappedColumn, ...]
     leaves: tuple[tuple[int | None, ...], ...]
     faults: tuple[Fault, ...]
+
+
+def name_tree(text: str) -> tuple[Name, ...]:
+    """The property's JSON as it nests; parse_names says whether it is valid."""
+
+    def level(stored: Any) -> tuple[Name, ...]:
+        return tuple(
+            Name(int(each["field-id"]), tuple(map(str, each["names"])), level(each.get("fields") or ()))
+            for each in stored
+            if each.get("field-id") is not None
+        )
+
+    return level(json.loads(text))
 
 
 def parse_names(text: str) -> Names:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from datetime import date, datetime, time
 from typing import Any
 
 from bridge.model.layout import (
@@ -19,7 +20,7 @@ from bridge.model.layout import (
 )
 from bridge.model.types import FieldId
 
-__all__ = ["sort_order_of", "spec_of", "transform_of"]
+__all__ = ["constant_of", "sort_order_of", "spec_of", "transform_of"]
 
 BY_NAME = {each.value: each for each in Simple}
 _PARAMETER = re.compile(r"^(bucket|truncate)\[(\d+)\]$")
@@ -70,3 +71,16 @@ def sort_order_of(stored: Mapping[str, Any]) -> SortOrder:
             for each in stored.get("fields", [])
         ),
     )
+
+
+def constant_of(value: Any) -> str | bytes | None:
+    """An identity partition value as text in the form of default values, bytes for binary; None is NULL."""
+    match value:
+        case None | bytes():
+            return value
+        case bool():
+            return str(value).lower()
+        case datetime() | date() | time():
+            return value.isoformat()
+        case _:
+            return str(value)

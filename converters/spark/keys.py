@@ -12,6 +12,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from bridge.errors import Blocked
+from bridge.model.rewrite import RESOLVED as DELETED
+from bridge.model.rewrite import EqualityDeletes, Subject
 from bridge.model.schema import Placed, walk
 from bridge.model.types import Field, Leaf, Struct
 from converters.spark.encoding import Codec
@@ -29,44 +31,6 @@ __all__ = [
     "key_fields",
     "read_keys",
 ]
-
-DELETED = pa.schema(
-    [
-        pa.field("data_file", pa.string(), False),
-        pa.field("position", pa.int64(), False),
-        pa.field("delete_file", pa.string(), False),
-        pa.field("sequence", pa.int64(), False),
-    ]
-)
-"""One row for each row of a data file and each delete file that deletes it, with the delete file's sequence number."""
-
-
-@dataclass(frozen=True, slots=True)
-class Subject:
-    """A data file as deletes see it. `partition` is any text that is equal exactly when the partition is."""
-
-    file: DataFile
-    sequence: int
-    spec: int
-    partition: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class EqualityDeletes:
-    """An equality delete file; `everywhere` when its spec is unpartitioned. `file.record_count` bounds the memory."""
-
-    file: DataFile
-    ids: tuple[int, ...]
-    sequence: int
-    spec: int
-    partition: str = ""
-    everywhere: bool = False
-
-    def applies_to(self, subject: Subject) -> bool:
-        """Whether rows of the data file can be deleted by this file."""
-        if subject.sequence >= self.sequence:
-            return False
-        return self.everywhere or (self.spec == subject.spec and self.partition == subject.partition)
 
 
 @dataclass(frozen=True, slots=True)

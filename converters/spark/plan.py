@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
-import pyarrow as pa
-
-from bridge.errors import Unreachable
 from bridge.model import types
-from bridge.model.types import Field
+from bridge.model.rewrite import WRITTEN, DataFile, Name, PartitionKey, Settings, SortKey, Target
 from converters.spark.encoding import Codec
 
 __all__ = [
@@ -24,91 +20,6 @@ __all__ = [
     "SortKey",
     "Target",
 ]
-
-
-@dataclass(frozen=True, slots=True)
-class Name:
-    """A name mapping's node: the field id of any column called one of `names`, and the nodes below it.
-
-    The levels of lists and maps are nodes named `element`, `key` and `value`.
-    """
-
-    id: int
-    names: tuple[str, ...]
-    below: tuple[Name, ...] = ()
-
-
-@dataclass(frozen=True, slots=True)
-class DataFile:
-    """A file to read. Columns are found by the ids in it; a file without any is read by `names`.
-
-    `size` is in bytes, None when it is not known. `record_count`, where the metadata states it, is what the file must
-    hold. `constants` are the values, by top-level field id, of columns whose value for this file is known from
-    elsewhere (identity partition values of the metadata or the path): text as in Field.initial_default, bytes for
-    binary, None for NULL. They win over what the file holds, as they do in Iceberg Java.
-    """
-
-    path: str
-    format: str = "parquet"
-    record_count: int | None = None
-    size: int | None = None
-    constants: Mapping[int, str | bytes | None] = field(default_factory=dict)
-    names: tuple[Name, ...] | None = None
-
-    def check(self, rows: int) -> None:
-        """Unreachable unless the rows read are those promised."""
-        if self.record_count is not None and rows != self.record_count:
-            raise Unreachable(f"data file {self.path} holds {rows} rows, its metadata says {self.record_count}")
-
-
-@dataclass(frozen=True, slots=True)
-class Settings:
-    """How Parquet is written: sizes in bytes, row group limits in rows and in bytes held in memory.
-
-    `memory` bounds a task's own DuckDB, `threads` is what it may use of the executor's cores; with one thread the
-    bytes written are a function of the task, so that a second attempt writes the same file.
-    """
-
-    compression: str = "snappy"
-    level: int | None = None
-    row_group_rows: int = 122_880
-    row_group_bytes: int = 128 << 20
-    target_bytes: int = 512 << 20
-    memory: int = 1 << 30
-    threads: int = 1
-
-
-@dataclass(frozen=True, slots=True)
-class SortKey:
-    """A column, or a field inside structs, by its path."""
-
-    path: tuple[str, ...]
-    descending: bool = False
-    nulls_first: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class PartitionKey:
-    """A partition column by name; `transform` is identity, year, month, day, hour (calendar parts in UTC, as DuckLake
-    has them) or bucket with its `count`."""
-
-    column: str
-    transform: str = "identity"
-    count: int = 0
-
-
-@dataclass(frozen=True, slots=True)
-class Target:
-    """What is written: the directory, the columns with their ids, types and initial defaults, settings and layout.
-
-    Within a task rows keep the source's order unless `sort` or `partition` is given.
-    """
-
-    directory: str
-    fields: tuple[Field, ...]
-    settings: Settings = Settings()
-    sort: tuple[SortKey, ...] = ()
-    partition: tuple[PartitionKey, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,36 +49,3 @@ CLASSES = (
     *(types.UnknownType, types.ListOf, types.MapOf, types.Struct, types.NestedDefault, types.Field),
 )
 CODEC = Codec(CLASSES)
-
-WRITTEN = pa.schema(
-    [
-        pa.field("task", pa.string(), False),
-        pa.field("path", pa.string(), False),
-        pa.field("record_count", pa.int64(), False),
-        pa.field("size", pa.int64(), False),
-        pa.field("footer_size", pa.int64(), False),
-        pa.field("first_row", pa.int64()),
-        pa.field("partition", pa.list_(pa.string()), False),
-        pa.field(
-            "stats",
-            pa.list_(
-                pa.struct(
-                    [
-                        pa.field("field", pa.int64(), False),
-                        pa.field("size", pa.int64()),
-                        pa.field("values", pa.int64()),
-                        pa.field("nulls", pa.int64()),
-                        pa.field("nans", pa.int64()),
-                        pa.field("lower", pa.string()),
-                        pa.field("upper", pa.string()),
-                    ]
-                )
-            ),
-            False,
-        ),
-    ]
-)
-"""One row per written file. `first_row` is the position in the source of its first row, so that a position there is
-`first_row` more here; NULL when rows were left out or moved. `partition` holds the key values as DuckLake's text.
-`stats` has one entry a leaf column; bounds are exact or NULL, in the text that DuckDB itself gives a lake; `values`
-counts nulls too; NaN is counted in `nans` and lies outside the bounds."""

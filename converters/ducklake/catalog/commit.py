@@ -21,6 +21,7 @@ from bridge.ports import ProgressSink, TableWrite, Written
 from converters.ducklake.catalog import guard, reads
 from converters.ducklake.catalog.definition import define
 from converters.ducklake.catalog.deletes import write_deletes
+from converters.ducklake.catalog.folders import directory, table_folder
 from converters.ducklake.catalog.job import Ids, Job, Rows, Snapshot, job_of
 from converters.ducklake.catalog.reads import Head
 from converters.ducklake.catalog.registration import register
@@ -78,6 +79,9 @@ def write_tables(
     schemas = {"main": 0} if new else reads.schemas(session)
     for job in sorted(jobs, key=lambda job: job.first.id):  # a schema begins with its first table
         _open_table(session, rows, job, ids, schemas, known)
+        job.folder = table_folder(
+            session, new.data_path if new else reads.settings(session)["data_path"], job.write.name
+        )
     registered = []
     renderer = Renderer()
     for job in jobs:
@@ -184,7 +188,7 @@ def _open_table(
             begin.id,
             None,
             schema_name,
-            _directory(schema_name),
+            directory(schema_name),
             True,
         )
         begin.changes.append(f"created_schema:{identifier(schema_name)}")
@@ -198,15 +202,9 @@ def _open_table(
         None,
         schemas[schema_name],
         name,
-        _directory(name),
+        directory(name),
         True,
     )
-
-
-def _directory(name: str) -> str:
-    """As DuckDB 1.5.5 names directories: the name when it is plain, else something unique."""
-    plain = name.replace("_", "").replace("-", "")
-    return f"{name}/" if plain.isalnum() and plain.isascii() else f"{uuid.uuid5(uuid.NAMESPACE_OID, name)}/"
 
 
 def _uuid(source: Table) -> str:

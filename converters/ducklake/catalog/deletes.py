@@ -123,7 +123,7 @@ def _inline(session: Session, table_id: int, new: Deleted) -> None:
 
 def _write_files(session: Session, rows: Rows, job: Job, ids: Ids, moved: Deleted) -> None:
     """One delete file a data file, together with what an older delete file of the lake says."""
-    folder = reads.table_directory(session, job.table_id)
+    folder = job.folder
     wanted = set(np.unique(moved.file).tolist())
     for old in reads.delete_files(session, job.table_id):
         if old.data_file in wanted:

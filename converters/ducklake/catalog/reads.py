@@ -16,7 +16,6 @@ from converters.ducklake.catalog.tables import TABLES, table
 from converters.ducklake.catalog.times import micros
 from converters.ducklake.columns import ColumnRow
 from converters.ducklake.stats import TableStat
-from converters.storage import absolute
 
 __all__ = [
     "DATA_CHANGES",
@@ -40,7 +39,6 @@ __all__ = [
     "schemas",
     "settings",
     "shared_tables",
-    "table_directory",
     "table_setting",
     "table_stats",
     "tags",
@@ -260,17 +258,20 @@ class LiveFile:
 
     id: int
     row_id_start: int
+    record_count: int
 
 
-def live_files(session: Session, table_id: int) -> dict[str, LiveFile]:
-    """The live files, by path, that are registered by absolute path."""
+def live_files(session: Session, table_id: int, folder: str) -> dict[str, LiveFile]:
+    """The live files by absolute path; `folder` is the table's directory."""
     each = table("data_file").c
     rows = session.rows(
-        sa.select(each.path, each.data_file_id, each.row_id_start, each.path_is_relative).where(
+        sa.select(each.path, each.data_file_id, each.row_id_start, each.record_count, each.path_is_relative).where(
             each.table_id == table_id, each.end_snapshot.is_(None)
         )
     )
-    return {path: LiveFile(id_, start) for path, id_, start, relative in rows if not relative}
+    return {
+        folder + path if relative else path: LiveFile(id_, start, count) for path, id_, start, count, relative in rows
+    }
 
 
 @dataclass(frozen=True, slots=True)
@@ -300,23 +301,6 @@ def file_paths(session: Session, table_id: int) -> dict[int, tuple[str, bool]]:
     each = table("data_file").c
     rows = session.rows(sa.select(each.data_file_id, each.path, each.path_is_relative).where(each.table_id == table_id))
     return {id_: (path, bool(relative)) for id_, path, relative in rows}
-
-
-def table_directory(session: Session, table_id: int) -> str:
-    """Where a table keeps its own files, with a slash at the end: its path below its schema's below the data path."""
-    schema, each = table("schema").c, table("table").c
-    rows = session.rows(
-        sa.select(schema.path, schema.path_is_relative, each.path, each.path_is_relative)
-        .join(table("schema"), schema.schema_id == each.schema_id)
-        .where(each.table_id == table_id)
-        .order_by(each.begin_snapshot.desc())
-        .limit(1)
-    )
-    place = absolute(settings(session)["data_path"]).rstrip("/") + "/"
-    for path, relative in (rows[0][:2], rows[0][2:]):
-        if path is not None:
-            place = place + path if relative else path
-    return place.rstrip("/") + "/"
 
 
 def table_stats(session: Session, table_id: int) -> tuple[tuple[int, int, int] | None, Mapping[int, TableStat]]:

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import sqlalchemy as sa
 
 from bridge.errors import Conflict
@@ -65,6 +66,10 @@ def register(
     row_ids, next_row = _row_ids(files, kept, earlier, job.table, totals[1] if totals else 0)
     chosen_rows = files.filter(pa.array(kept))
     count = chosen_rows.num_rows
+    own = pc.starts_with(chosen_rows.column("path"), job.folder)
+    stored = pc.if_else(
+        own, pc.utf8_slice_codeunits(chosen_rows.column("path"), len(job.folder)), chosen_rows.column("path")
+    )
     ends = lookup[np.minimum(end[kept], last)]
     session.append(
         "ducklake_data_file",
@@ -75,8 +80,8 @@ def register(
                 "begin_snapshot": lookup[at[kept]],
                 "end_snapshot": pa.array(ends, pa.int64(), mask=end[kept] > last),
                 "file_order": np.arange(count) + 1,
-                "path": chosen_rows.column("path"),
-                "path_is_relative": np.zeros(count, dtype=bool),
+                "path": stored,
+                "path_is_relative": own,
                 "file_format": chosen_rows.column("format"),
                 "record_count": chosen_rows.column("record_count"),
                 "file_size_bytes": chosen_rows.column("size"),
@@ -176,7 +181,7 @@ def _describe(job: Job, begin: np.ndarray, end: np.ndarray, other_ends: np.ndarr
 
 def _held(session: Session, job: Job, files: pa.Table, numbers: np.ndarray) -> dict[int, reads.LiveFile]:
     """Files, by row number, that an earlier run registered."""
-    held = reads.live_files(session, job.table_id)
+    held = reads.live_files(session, job.table_id, job.folder)
     paths = files.column("path").take(pa.array(numbers)).to_pylist()
     missing = [path for path in paths if path not in held]
     if missing:

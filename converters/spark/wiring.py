@@ -1,0 +1,103 @@
+"""The engine as a run uses it: files and deletes in, written files and positions out."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import duckdb
+import pyarrow as pa
+
+from bridge.model.options import Options
+from bridge.model.rewrite import RESOLVED, DataFile, Equality, Target, WrittenFiles, output_name
+from bridge.model.schema import walk
+from bridge.model.types import FieldId
+from bridge.ports import ProgressSink
+from converters.spark.equality import resolve_equality
+from converters.spark.plan import RewriteTask
+from converters.spark.rewriter import Rewriter
+from converters.spark.running import Progress, Watch
+from converters.spark.session import Engine, SessionOptions
+from converters.spark.types import arrow_type, duckdb_type
+
+__all__ = ["SparkRows", "open_engine"]
+
+
+class SparkRows:
+    """Rewriting and resolving on Spark; what is finished is kept under the plan's id until it is cleaned."""
+
+    def __init__(self, options: SessionOptions, staging: str) -> None:
+        self._engine = Engine(options)
+        self._staging = staging
+
+    def rewrite(
+        self, plan: str, files: Sequence[DataFile], target: Target, progress: ProgressSink, what: str
+    ) -> WrittenFiles:
+        """Rewrite files row by row in their order; files that hold no row are not written."""
+        tasks = [
+            RewriteTask(str(place), source, target, output_name(source.path)) for place, source in enumerate(files)
+        ]
+        written = Rewriter(self._engine, self._staging).run(plan, tasks, _watch(progress, what))
+        return WrittenFiles(written.drop_columns(["stats"]), tuple(_stats(written, target)))
+
+    def resolve(self, plan: str, equality: Equality, progress: ProgressSink, what: str) -> pa.Table:
+        """The positions that equality deletes name: RESOLVED rows."""
+        found = resolve_equality(
+            self._engine,
+            self._staging,
+            plan,
+            equality.fields,
+            equality.subjects,
+            equality.deletes,
+            watch=_watch(progress, what),
+        )
+        return found.cast(RESOLVED)
+
+    def clean(self, plan: str) -> None:
+        """Forget what was kept for running again; the plan is committed."""
+        Rewriter(self._engine, self._staging).clean(plan)
+
+    def close(self) -> None:
+        """Stop the session if it was started here."""
+        self._engine.close()
+
+
+def _watch(progress: ProgressSink, what: str) -> Watch:
+    def tell(done: Progress) -> None:
+        reused = f", {done.reused} done before" if done.reused else ""
+        progress.step(f"{what}: {done.bytes:,} of {done.all_bytes:,} bytes{reused}", done.files, done.all_files)
+
+    return tell
+
+
+def _stats(written: pa.Table, target: Target) -> Iterator[tuple[FieldId, pa.Table]]:
+    """Statistics by column, bounds in the column's own type."""
+    stated = written.column("stats").combine_chunks()
+    flat = stated.flatten()
+    rows = stated.value_lengths().to_pylist()
+    owners = pa.array([row for row, count in enumerate(rows) for _ in range(count or 0)], pa.int64())
+    parts = pa.table({name: flat.field(name) for name in flat.type.names} if len(flat) else {"field": []})
+    if not len(flat):
+        return
+    parts = parts.append_column("file", owners)
+    by_id = {int(each.field.id): each.field for each in walk(target.fields) if each.is_leaf}
+    with duckdb.connect() as connection:
+        connection.execute("SET TimeZone = 'UTC'")
+        for id_, field in by_id.items():
+            mine = parts.filter(pa.compute.equal(parts.column("field"), id_))
+            if not mine.num_rows:
+                continue
+            connection.register("mine", mine)
+            cast = duckdb_type(field.type)
+            typed = connection.execute(
+                f"SELECT CAST(lower AS {cast}) AS lower, CAST(upper AS {cast}) AS upper FROM mine"
+            ).to_arrow_table()
+            connection.unregister("mine")
+            columns = {name: mine.column(name) for name in ("file", "size", "values", "nulls", "nans")}
+            like = arrow_type(field.type)
+            bounds = {name: typed.column(name).cast(like) for name in ("lower", "upper")}
+            yield FieldId(id_), pa.table({**columns, **bounds})
+
+
+def open_engine(options: Options, staging: str) -> SparkRows:
+    """The engine that the options ask for."""
+    return SparkRows(SessionOptions.parse(options.spark_master, options.spark_conf, options.spark_remote), staging)
