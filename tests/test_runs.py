@@ -20,7 +20,7 @@ from converters.ducklake.catalog.session import Session
 from converters.iceberg.locate import _VERSION
 from tests.judge import Subject, Version, judge
 from tests.support import ROOT, Case, case, commits_of, lake_rows, migrate_case, run, subject, tree_hash
-from tests.test_kinds import CARRIED
+from tests.test_kinds import CARRIED, sampled
 from tests.test_ownership import BOTH, use
 
 DIVERGING = {"hist_rollback", "hist_rollback_last", "hist_rollback_schema", "hist_set_current", "hist_replace_table"}
@@ -54,11 +54,7 @@ def options(found: Case, **more: object) -> bridge.Options:
 
 @pytest.mark.parametrize(
     "kind",
-    [
-        pytest.param(kind, marks=[] if kind in QUICK_CUTS else pytest.mark.slow)
-        for kind in CARRIED
-        if kind not in DIVERGING and kind not in UNSTABLE
-    ],
+    sampled([kind for kind in CARRIED if kind not in DIVERGING and kind not in UNSTABLE], QUICK_CUTS),
 )
 def test_following_a_table_state_by_state_ends_where_one_run_ends(kind: str, tmp_path: Path) -> None:
     found, lake = case(kind), tmp_path / "lake.ducklake"
