@@ -80,10 +80,13 @@ _OPTIONS = (
     _option(
         "--rewrite",
         type=click.Choice(["never", "when-needed"]),
-        default="when-needed",
+        default="never",
         show_default=True,
-        help="Rewriting is not built yet: what needs it is blocked.",
+        help="Rewrite, with Spark, the files that cannot be registered, and resolve equality deletes; else they block.",
     ),
+    _option("--spark-master", metavar="URL", default="", help="Where Spark runs; without it here, on all cores."),
+    _option("--spark-conf", multiple=True, metavar="KEY=VALUE", help="A setting of Spark."),
+    _option("--spark-remote", metavar="URL", default="", help="A Spark Connect server, sc://HOST:PORT."),
     _option(
         "--inline-deletes",
         type=click.IntRange(min=0),
@@ -134,6 +137,10 @@ def _options(verify: str = "metadata", **given: Any) -> Any:
         path_map=PathMap(tuple(parse_prefix(text) for text in given["map_prefix"])),
         type_map=tuple(types),
         ownership=given["ownership"],
+        rewrite=given["rewrite"],
+        spark_master=given["spark_master"],
+        spark_conf=given["spark_conf"],
+        spark_remote=given["spark_remote"],
         inline_deletes=given["inline_deletes"],
         verify=verify,  # type: ignore[arg-type]  # click checked it
         accept=frozenset(given["accept"]),

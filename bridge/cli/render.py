@@ -104,9 +104,35 @@ def _table_data(each: TablePlan) -> dict[str, Any]:
         "id": each.id,
         "snapshots": each.snapshots,
         "register": {"files": each.files, "bytes": each.bytes},
-        "rewrite": {"files": 0, "bytes": 0},
+        "rewrite": _rewrite_data(each),
         "findings": [finding_data(finding) for finding in each.findings],
     }
+
+
+def _rewrite_data(each: TablePlan) -> dict[str, Any]:
+    keys = ("files", "bytes", "history_files", "history_bytes")
+    return {
+        **{key: sum(getattr(rewrite, key) for rewrite in each.rewrites) for key in keys},
+        "classes": [
+            {"reasons": list(rewrite.reasons), **{key: getattr(rewrite, key) for key in keys}}
+            for rewrite in each.rewrites
+        ],
+        "resolve_equality_deletes": each.resolve,
+    }
+
+
+def _rewrite_lines(each: TablePlan) -> list[str]:
+    lines = []
+    for rewrite in each.rewrites:
+        history = ""
+        if rewrite.history_files:
+            history = f", and {rewrite.history_files} that only history needs ({size_text(rewrite.history_bytes)})"
+        lines.append(
+            f"  rewrite: {rewrite.files} data files ({size_text(rewrite.bytes)}){history}: {', '.join(rewrite.reasons)}"
+        )
+    if each.resolve:
+        lines.append("  resolve: equality deletes, by their key columns; the data files stay as they are")
+    return lines or ["  rewrite: nothing"]
 
 
 def plan_data(plan: Plan) -> dict[str, Any]:
@@ -133,7 +159,7 @@ def plan_text(plan: Plan) -> list[str]:
             lines.append(
                 f"  register in place: {each.files} data files ({size_text(each.bytes)}) in {each.snapshots} snapshots"
             )
-            lines.append("  rewrite: nothing")
+            lines += _rewrite_lines(each)
         if each.action is Action.BLOCKED and not each.blockers:
             lines.append("  blocked by --strict: the losses below; accept one with --accept CODE")
         lines += _finding_lines(each.findings)
@@ -204,8 +230,12 @@ def check_data(check: Check) -> dict[str, Any]:
 def report_text(report: Report) -> list[str]:
     """A report for people."""
     lines = plan_text(report.plan)
+    rewritten = {
+        each.target: sum(one.files + one.history_files for one in each.rewrites) for each in report.plan.tables
+    }
     for each in report.result.tables:
-        lines.append(f"done: {each.name}, {each.files} data files in {each.snapshots} snapshots, no byte copied")
+        copied = f"{rewritten[each.name]} of them rewritten" if rewritten.get(each.name) else "no byte copied"
+        lines.append(f"done: {each.name}, {each.files} data files in {each.snapshots} snapshots, {copied}")
     lines += _finding_lines(report.result.findings)
     lines += check_lines(report.checks)
     return [*lines, *report.words]

@@ -30,11 +30,14 @@ class Options:
     verify: Literal["metadata", "rows", "none"] = "metadata"
     inline_deletes: int = 2_000_000
     """Deleted rows of a table that may be noted in the catalog; beyond it the target writes delete files."""
-    rewrite: Literal["never", "when-needed"] = "when-needed"
-    """Whether files that cannot be registered as they are may be rewritten; with "never" they block."""
+    rewrite: Literal["never", "when-needed"] = "never"
+    """Whether files that cannot be registered as they are may be rewritten, and equality deletes be resolved; with
+    "never" they block."""
     spark_master: str = ""
     spark_conf: tuple[str, ...] = ()
     spark_remote: str = ""
+    spark_session: object = field(default=None, repr=False)
+    """A running session of the caller's, who also stops it."""
     accept: frozenset[str] = frozenset()
     strict: bool = False
     source_options: tuple[tuple[str, str], ...] = field(default=(), repr=False)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Sequence
+from dataclasses import replace
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -62,7 +63,10 @@ def decide(
     problems = [each for each in files.problems if not _accepted(each.finding, options)]
     if ownership == "adopt":
         problems += _returning(table, files)
-    healed = [each for each in problems if options.rewrite != "never" and _heals(table, each)]
+    healed = [each for each in problems if _heals(table, each)]
+    if options.rewrite == "never":
+        problems = [_told(each) if each in healed else each for each in problems]
+        healed = []
     resolve = any(each.finding.code is Code.EQUALITY_DELETES for each in healed)
     first, trimmed = _first(table, [each for each in problems if each not in healed], base)
     findings += trimmed
@@ -112,6 +116,12 @@ def decide(
         rewrite_rows=rewritten,
         resolve=resolve,
     )
+
+
+def _told(problem: FileProblem) -> FileProblem:
+    """A problem that says how it could be taken away."""
+    hint = f"{problem.finding.hint}; or" if problem.finding.hint else "let Spark do it:"
+    return replace(problem, finding=replace(problem.finding, hint=f"{hint} --rewrite when-needed"))
 
 
 def _heals(table: Table, problem: FileProblem) -> bool:

@@ -12,6 +12,7 @@ from bridge.model.rewrite import RESOLVED, DataFile, Equality, Target, WrittenFi
 from bridge.model.schema import walk
 from bridge.model.types import FieldId
 from bridge.ports import ProgressSink
+from converters import storage
 from converters.spark.equality import resolve_equality
 from converters.spark.plan import RewriteTask
 from converters.spark.rewriter import Rewriter
@@ -55,6 +56,7 @@ class SparkRows:
     def clean(self, plan: str) -> None:
         """Forget what was kept for running again; the plan is committed."""
         Rewriter(self._engine, self._staging).clean(plan)
+        storage.remove_directory(self._staging)
 
     def close(self) -> None:
         """Stop the session if it was started here."""
@@ -100,4 +102,6 @@ def _stats(written: pa.Table, target: Target) -> Iterator[tuple[FieldId, pa.Tabl
 
 def open_engine(options: Options, staging: str) -> SparkRows:
     """The engine that the options ask for."""
+    if options.spark_session is not None:
+        return SparkRows(SessionOptions(session=options.spark_session), staging)  # type: ignore[arg-type]  # as told
     return SparkRows(SessionOptions.parse(options.spark_master, options.spark_conf, options.spark_remote), staging)
