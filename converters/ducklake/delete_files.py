@@ -15,14 +15,18 @@ _COLUMNS = (
     ("pos", pa.int64(), b"2147483645"),
     ("_ducklake_internal_snapshot_id", pa.int64(), b"2147483539"),
 )
+_ROWS = 1 << 20
 _SCHEMA = pa.schema([pa.field(name, type_, True, {b"PARQUET:field_id": id_}) for name, type_, id_ in _COLUMNS])
 
 
 def encode(path: str, positions: np.ndarray, snapshots: np.ndarray) -> tuple[bytes, int]:
     """(content, footer length in bytes) for positions in strictly ascending order: DuckDB refuses any other."""
-    stated = pa.DictionaryArray.from_arrays(np.zeros(len(positions), dtype=np.int32), [path]).cast(pa.string())
     sink = io.BytesIO()
-    pq.write_table(pa.table([stated, positions, snapshots], schema=_SCHEMA), sink, store_schema=False)
+    with pq.ParquetWriter(sink, _SCHEMA, store_schema=False) as writer:
+        for start in range(0, len(positions), _ROWS):
+            part = slice(start, start + _ROWS)
+            named = pa.DictionaryArray.from_arrays(np.zeros(len(positions[part]), dtype=np.int32), [path])
+            writer.write_table(pa.table([named.cast(pa.string()), positions[part], snapshots[part]], schema=_SCHEMA))
     content = sink.getvalue()
     return content, int.from_bytes(content[-8:-4], "little")
 

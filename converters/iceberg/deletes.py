@@ -32,6 +32,7 @@ from converters.iceberg.manifests import resolve
 
 __all__ = ["apply", "delete_intervals"]
 
+_OPEN = 1 << 62
 _PATH_ID = 2147483546
 _POSITION_ID = 2147483545
 _ROWS = {"file_path": pl.String, "pos": pl.Int64}
@@ -84,7 +85,7 @@ def apply(
         .select("file", "position", "begin", "end")
     )
     files, deleted = settle(files, hits)
-    problems = []
+    problems: list[FileProblem] = []
     for (code, what), several in faults.items():
         needed = _needed(deletes.filter(pl.col("delete").is_in(several)), targets)
         if len(needed):
@@ -95,7 +96,7 @@ def apply(
 def _needed(deletes: pl.DataFrame, files: pl.DataFrame) -> pl.DataFrame:
     """The deletes that may apply to some file, each until the last commit at which it may; compactions leave others
     behind, which no reader opens."""
-    far = 1 << 62
+    far = _OPEN
     found = []
     for row in deletes.rows(named=True):
         only = row["referenced_data_file"]
@@ -111,7 +112,6 @@ def _needed(deletes: pl.DataFrame, files: pl.DataFrame) -> pl.DataFrame:
 
 def _pairs(pairs: pl.DataFrame, targets: pl.DataFrame, deletes: pl.DataFrame) -> pl.DataFrame:
     """(delete, name, file, record_count, begin, end): during which commits a delete applies to a live file."""
-    far = pl.lit(1 << 62, dtype=pl.Int64)
     stated = deletes.select(
         "delete",
         low="begin",
@@ -119,34 +119,50 @@ def _pairs(pairs: pl.DataFrame, targets: pl.DataFrame, deletes: pl.DataFrame) ->
         since="sequence",
         of="spec",
         vector=pl.col("format") == "puffin",
-        single=pl.col("referenced_data_file").is_not_null(),
+        only="referenced_data_file",
     )
-    each = (
-        pairs.join(stated, on="delete")
-        .join(targets, on="name")
-        .filter(
-            (pl.col("sequence") <= pl.col("since"))
-            & (pl.col("vector") | pl.col("single") | (pl.col("spec") == pl.col("of")))
-        )
+    applies = (
+        pl.when(pl.col("only").is_null())
+        .then(pl.col("spec") == pl.col("of"))
+        .otherwise(pl.col("path") == pl.col("only"))
+    )
+    each = _together(pairs.join(stated, on="delete").join(targets, on="name")).filter(applies)
+    masks = _together(stated.filter(pl.col("vector")).join(targets, left_on="only", right_on="path"))
+    plain = _without(each.filter(~pl.col("vector")), islands(masks.select("file", "begin", "end"), "file"))
+    columns = ["delete", "name", "file", "record_count", "begin", "end"]
+    return pl.concat([each.filter(pl.col("vector")).select(columns), plain.select(columns)])
+
+
+def _together(each: pl.DataFrame) -> pl.DataFrame:
+    """The commits in which a file and a delete that is not older than it are both live."""
+    far = pl.lit(_OPEN, dtype=pl.Int64)
+    until = pl.min_horizontal(pl.col("end").fill_null(far), pl.col("high").fill_null(far))
+    return (
+        each.filter(pl.col("sequence") <= pl.col("since"))
+        .with_columns(pl.max_horizontal("begin", "low").alias("begin"), until.alias("end"))
+        .filter(pl.col("begin") < pl.col("end"))
+        .with_columns(pl.when(pl.col("end") < _OPEN).then("end").alias("end"))
+    )
+
+
+def _without(each: pl.DataFrame, masks: pl.DataFrame) -> pl.DataFrame:
+    """Intervals of files less those (file, begin, end) in which a vector stands in for all other deletes."""
+    far = pl.lit(_OPEN, dtype=pl.Int64)
+    closed = masks.with_columns(pl.col("end").fill_null(far))
+    before = closed.select("file", pl.col("end").shift(1, fill_value=0).over("file").alias("low"), high="begin")
+    after = closed.group_by("file").agg(pl.col("end").max().alias("low")).with_columns(far.alias("high"))
+    gaps = pl.concat([before, after.select(before.columns)])
+    cut = (
+        each.drop("low", "high")
+        .join(gaps, on="file")
         .with_columns(
             pl.max_horizontal("begin", "low").alias("begin"),
-            pl.min_horizontal(pl.col("end").fill_null(far), pl.col("high").fill_null(far)).alias("end"),
-        )
-    )
-    vectors = each.filter(pl.col("vector")).group_by("file").agg(pl.col("begin").min().alias("replaced"))
-    return (
-        each.join(vectors, on="file", how="left")
-        .with_columns(
-            pl.when(pl.col("vector") | pl.col("replaced").is_null())
-            .then(pl.col("end"))
-            .otherwise(pl.min_horizontal("end", "replaced"))
-            .alias("end")
+            pl.min_horizontal(pl.col("end").fill_null(far), "high").alias("end"),
         )
         .filter(pl.col("begin") < pl.col("end"))
-        .select(
-            "delete", "name", "file", "record_count", "begin", pl.when(pl.col("end") < far).then("end").alias("end")
-        )
+        .with_columns(pl.when(pl.col("end") < _OPEN).then("end").alias("end"))
     )
+    return pl.concat([each.drop("low", "high").join(masks, on="file", how="anti"), cut.drop("low", "high")])
 
 
 def _read(
@@ -220,6 +236,8 @@ def _rows(group: Sequence[tuple[dict[str, Any], bytes]], fault: Fault) -> pl.Dat
                 [content for _, content in same], missing_columns="raise", extra_columns="ignore"
             )
             frame = together.select(columns).collect()
+            if frame["pos"].null_count():
+                raise ValueError("rows without positions")
             counts = [entry["record_count"] for entry, _ in same]
             owner = np.repeat([entry["delete"] for entry, _ in same], counts)
             made.append(frame.select(pl.Series("delete", owner, dtype=pl.Int64), "file_path", "pos"))
@@ -233,8 +251,8 @@ def _rows(group: Sequence[tuple[dict[str, Any], bytes]], fault: Fault) -> pl.Dat
 
 
 def _numbered(rows: pl.DataFrame, entry: dict[str, Any]) -> pl.DataFrame:
-    if len(rows) != entry["record_count"] or rows["file_path"].null_count() or rows["pos"].null_count():
-        raise ValueError("other rows than the manifest counts")
+    if len(rows) != entry["record_count"] or rows["pos"].null_count():
+        raise ValueError("other rows than the manifest counts, or without positions")
     return rows.select(pl.lit(entry["delete"], dtype=pl.Int64).alias("delete"), "file_path", "pos")
 
 

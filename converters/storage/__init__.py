@@ -316,8 +316,13 @@ def write(uri: str, content: bytes, temporary: str) -> None:
                 stream.write(content)
             return
         aside = os.path.join(os.path.dirname(uri), temporary)
-        with open(aside, "wb") as output:
-            output.write(content)
+        try:
+            with open(aside, "wb") as output:
+                output.write(content)
+        except OSError:
+            with suppress(OSError):
+                os.remove(aside)
+            raise
     except OSError as error:
         raise _unwritten(uri, error) from error
     put(aside, uri)

@@ -145,7 +145,8 @@ def _write_files(session: Session, rows: Rows, job: Job, ids: Ids, moved: Delete
         content, footer = encode(_place(paths[file], folder), moved.position[part], snapshots)
         name = f"ducklake-{uuid.uuid4()}-delete.parquet"
         session.files.append(folder + name)
-        storage.write(folder + name, content, f"{name}.part")
+        # what a killed run leaves is an orphan to DuckLake by its ending
+        storage.write(folder + name, content, f"part-{name}")
         begin, end = int(snapshots.min()), int(snapshots.max())
         return id_, job.table_id, begin, None, file, name, True, "parquet", len(part), len(content), footer, None, end
 

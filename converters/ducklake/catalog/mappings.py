@@ -114,8 +114,10 @@ def _compare(
     ):
         if path not in ids:
             continue
-        now = None if place is None else _canonical(mappings[place], job)
-        before = None if ids[path] is None or ids[path] not in held else _canonical(held[ids[path]], job)
+        # a column that is new has no values in the lake yet; files that hold it begin anew
+        known = frozenset(map(FieldId, job.before))
+        now = None if place is None else mappings[place].restricted(known)
+        before = None if ids[path] is None or ids[path] not in held else held[ids[path]].restricted(known)
         if now != before:
             raise Conflict(
                 f"{job.write.name}: the source reads {path} by other column names than when the lake took it over",
