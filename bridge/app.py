@@ -216,7 +216,7 @@ def verify(
     for name, to in names.items():
         there = held.get(to)
         if (there is None or there.bookmark is None) and len(names) > 1:
-            checks.append(Check(f"{to}: not in the lake, not compared"))
+            checks.append(Check(f"{to}: is in the lake", "it is not: migrate it, or leave it out with --exclude"))
             continue
         if there is None or there.bookmark is None:
             raise UsageError(
@@ -239,7 +239,9 @@ def verify(
                 )
             )
             continue
-        if there.bookmark.changed_by:
+        if there.bookmark.maintained:
+            checks.append(Check(f"{to}: only its files were rearranged in the lake ({there.bookmark.changed_by})"))
+        elif there.bookmark.changed_by:
             checks.append(Check(f"{to}: unchanged in the lake", f"changed there since: {there.bookmark.changed_by}"))
         plan_ = _table_plan(opened, lake, name, to, {}, replace(options, rewrite="when-needed"), progress)
         if plan_.action is Action.BLOCKED and len(names) > 1:

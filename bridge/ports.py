@@ -113,6 +113,8 @@ class Bookmark:
     plan: str
     ownership: str
     changed_by: str = ""
+    maintained: bool = False
+    """Whether `changed_by` rearranged files only, so that no row is other than the source's."""
 
 
 @dataclass(frozen=True, slots=True)

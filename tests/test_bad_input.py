@@ -144,6 +144,7 @@ def test_damaged_manifests(kind: str, damage: str, table: Case, tmp_path: Path) 
     assert refused(table, tmp_path / "lake.ducklake") in ("manifest-unreadable", "Unreachable")
 
 
+@pytest.mark.slow
 def test_flipped_bits_never_end_in_a_traceback(table: Case, tmp_path: Path) -> None:
     """Any outcome but an unexpected error: what still adds up may be migrated."""
     dice = random.Random(7)

@@ -47,7 +47,9 @@ def test_delete_files_answer_as_rows_do(kind: str, tmp_path: Path) -> None:
     assert judge(str(lake), [subject(found, lake)], scratch=tmp_path / "judge", compact=True, filters=4) == []
 
 
-@pytest.mark.parametrize("limit", [0, 1, 2_000_000])
+@pytest.mark.parametrize(
+    "limit", [pytest.param(0, marks=pytest.mark.slow), 1, pytest.param(2_000_000, marks=pytest.mark.slow)]
+)
 @pytest.mark.parametrize(
     "kind", [pytest.param(kind, marks=[] if kind == "v2_mor_compact" else pytest.mark.slow) for kind in MERGED]
 )
@@ -127,6 +129,7 @@ def test_rows_that_come_back_are_there_again(tmp_path: Path) -> None:
     assert judge(str(lake), [Subject("main.t", asked)], scratch=tmp_path / "judge", filters=4) == []
 
 
+@pytest.mark.slow
 def test_rows_come_back_in_a_later_run_too(tmp_path: Path) -> None:
     found, states = undone(tmp_path)
     lake = tmp_path / "lake.ducklake"
@@ -137,6 +140,7 @@ def test_rows_come_back_in_a_later_run_too(tmp_path: Path) -> None:
     assert judge(str(lake), [Subject("main.t", asked)], scratch=tmp_path / "judge", change=False, filters=4) == []
 
 
+@pytest.mark.slow
 def test_a_file_that_came_back_is_adopted_only_as_it_is_now(tmp_path: Path) -> None:
     found, states = undone(tmp_path)
     lake, shared = tmp_path / "lake.ducklake", tmp_path / "shared.ducklake"

@@ -54,12 +54,10 @@ def test_catching_up_after_the_current_snapshot_alone(tmp_path: Path) -> None:
 
 
 @BOTH
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "kind",
-    [
-        pytest.param(kind, marks=[] if kind == "evo_swap" else pytest.mark.slow)
-        for kind in ("evo_rename", "evo_swap", "evo_struct", "evo_readd", "evo_reorder", "nested")
-    ],
+    ["evo_rename", "evo_swap", "evo_struct", "evo_readd", "evo_reorder", "nested"],
 )
 def test_small_inserts_survive_a_change_of_columns_in_the_lake(kind: str, backend: str, tmp_path: Path) -> None:
     """DuckDB keeps few rows in the catalog; every statement here runs in a session of its own."""
@@ -119,6 +117,7 @@ def files_of_history_alone(found: Case, lake: Path) -> list[Path]:
     ]
 
 
+@pytest.mark.slow
 def test_a_file_that_only_history_needs_costs_that_history(tmp_path: Path) -> None:
     found = copied("overwrite", tmp_path / "source")
     gone = files_of_history_alone(found, tmp_path / "whole.ducklake")[0]
@@ -145,6 +144,7 @@ def test_an_old_manifest_list_that_is_gone_costs_what_is_older(tmp_path: Path) -
     assert judge(str(lake), [subject(found, lake)], scratch=tmp_path / "judge", change=False, filters=4) == []
 
 
+@pytest.mark.slow
 def test_a_loss_blocks_when_strict_unless_it_is_accepted(tmp_path: Path) -> None:
     found, lake = case("part_bucket"), tmp_path / "lake.ducklake"
     strict = migrate_case(found, str(lake), "--strict")

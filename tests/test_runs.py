@@ -178,7 +178,7 @@ class Broken(Exception):
     """What the failing catalog raises."""
 
 
-@pytest.mark.parametrize("existing", [False, True])
+@pytest.mark.parametrize("existing", [False, pytest.param(True, marks=pytest.mark.slow)])
 @BOTH
 def test_a_failure_at_any_insert_leaves_nothing(
     backend: str, existing: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -229,7 +229,8 @@ main()
 
 
 @BOTH
-@pytest.mark.parametrize("existing", [False, pytest.param(True, marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("existing", [False, True])
 def test_kill_9_at_any_insert_then_run_again(backend: str, existing: bool, tmp_path: Path) -> None:
     found, lake = case("evo_rename"), tmp_path / f"lake.{'sqlite' if backend else 'ducklake'}"
     if existing:

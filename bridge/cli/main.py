@@ -296,6 +296,7 @@ def inspect(
         render.out_json(render.inspection_data(found))
     else:
         render.out(*render.inspection_text(found))
+    sys.exit(3 if found.unreadable else 0)
 
 
 @cli.command()
@@ -357,6 +358,8 @@ def _check_report(path: str | None) -> None:
     """A report that cannot be written must not come to light after the commit."""
     import os
 
+    if path is not None and not path.endswith((".json", ".html")):
+        raise UsageError(f"--report {path}: its ending tells the format", hint="end it with .json or .html")
     directory = os.path.dirname(os.path.abspath(path)) if path else None
     if directory is not None and not (os.path.isdir(directory) and os.access(directory, os.W_OK)):
         raise UsageError(f"the report cannot be written to {path}", hint=f"the directory {directory} is not writable")

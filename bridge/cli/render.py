@@ -104,6 +104,7 @@ def _table_data(each: TablePlan) -> dict[str, Any]:
         "id": each.id,
         "snapshots": each.snapshots,
         "register": {"files": each.files, "bytes": each.bytes},
+        "deletes": each.deletes,
         "rewrite": _rewrite_data(each),
         "findings": [finding_data(finding) for finding in each.findings],
     }
@@ -159,6 +160,8 @@ def plan_text(plan: Plan) -> list[str]:
             lines.append(
                 f"  register in place: {each.files} data files ({size_text(each.bytes)}) in {each.snapshots} snapshots"
             )
+            if each.deletes:
+                lines.append(f"  deletes: {each.deletes} deleted rows are noted, from the snapshot that deleted each")
             lines += _rewrite_lines(each)
         if each.action is Action.BLOCKED and not each.blockers:
             lines.append("  blocked by --strict: the losses below; accept one with --accept CODE")

@@ -16,12 +16,15 @@ table { border-collapse: collapse; width: 100%; margin: .5rem 0 1.5rem } th, td 
 border-bottom: 1px solid #ddd; vertical-align: top } code { font-size: 13px; overflow-wrap: anywhere }
 .blocked, .bad { color: #a40000; font-weight: 600 } .loss { color: #8a5a00 } .note, .ok { color: #356635 }
 </style></head><body>
+{% if data.plan and data.written is not defined %}<p><strong>A plan: nothing was written.</strong></p>{% endif %}
 <h1>{{ data.source or "Verification" }}{% if data.target %} &rarr; {{ data.target }}{% endif %}</h1>
 {% if data.plan %}<p>plan <code>{{ data.plan }}</code>, exit code {{ data.exit_code if data.exit_code is defined else "-" }}</p>{% endif %}
 {% for table in data.tables or [] %}
 <h2>{{ table.target }} <small class="{{ 'bad' if table.action == 'blocked' else 'ok' }}">{{ table.action }}</small></h2>
-<p>{{ table.register.files }} data files ({{ table.register.bytes }} bytes) in {{ table.snapshots }} snapshots registered
-in place; {{ table.rewrite.files }} rewritten.</p>
+{% if table.action in ("create", "append") %}<p>{{ "registered" if data.written is defined else "to be registered" }} in
+place: {{ table.register.files }} data files ({{ table.register.bytes }} bytes) in {{ table.snapshots }} snapshots, with
+{{ table.deletes }} deleted rows; rewritten: {{ table.rewrite.files + table.rewrite.history_files }}.</p>
+{% else %}<p>nothing is written</p>{% endif %}
 {% if table.findings %}<table><tr><th>severity</th><th>code</th><th>what</th></tr>
 {% for finding in table.findings %}<tr><td class="{{ finding.severity }}">{{ finding.severity }}</td>
 <td><code>{{ finding.code }}</code></td><td>{{ finding.detail }}{% if finding.hint %} <em>{{ finding.hint }}</em>{% endif %}</td></tr>

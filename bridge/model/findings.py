@@ -30,6 +30,11 @@ class Code(Enum):
         _NOTE,
         "no version hint: the highest numbered metadata file was taken",
     )
+    LOCATION_ELSEWHERE = (
+        "location-elsewhere",
+        _NOTE,
+        "the metadata was found in another place than the table says it is in; its files are taken from where it says",
+    )
     SIZE_CORRECTED = ("size-corrected", _NOTE, "files differ in size from their manifest and were re-read")
     FILES_UNCHECKED = (
         "files-unchecked",

@@ -55,6 +55,8 @@ class TablePlan:
     id: str = ""
     identity: Mapping[str, str] | None = None
     ownership: str = "shared"
+    deletes: int = 0
+    """Deleted rows that are noted, those of equality deletes aside."""
     rewrites: tuple[Rewrite, ...] = ()
     rewrite_rows: tuple[int, ...] = ()
     """Row numbers in `data` of the files to rewrite."""

@@ -112,6 +112,7 @@ def decide(
         id=plan_id,
         identity=identity,
         ownership=ownership,
+        deletes=_noted(files, first, base),
         rewrites=rewrites,
         rewrite_rows=rewritten,
         resolve=resolve,
@@ -122,6 +123,15 @@ def _told(problem: FileProblem) -> FileProblem:
     """A problem that says how it could be taken away."""
     hint = f"{problem.finding.hint}; or" if problem.finding.hint else "let Spark do it:"
     return replace(problem, finding=replace(problem.finding, hint=f"{hint} --rewrite when-needed"))
+
+
+def _noted(files: Files, first: int, base: int | None) -> int:
+    """How many deleted positions a run notes."""
+    deletes = files.deletes
+    ends = pc.take(files.table.column("end"), deletes.column("file"))
+    lasting = pc.fill_null(pc.greater(ends, first if base is None else base), True)
+    new = pc.greater(deletes.column("begin"), -1 if base is None else base)
+    return int(pc.sum(pc.and_(lasting, new)).as_py() or 0)
 
 
 def _heals(table: Table, problem: FileProblem) -> bool:
@@ -231,7 +241,12 @@ def _base(table: Table, held: TargetTable, definition: str, options: Options) ->
     if bookmark.changed_by:
         raise Conflict(
             f"{name} was changed in the lake ({bookmark.changed_by}) and at the source since the last run",
-            hint="keep one of them: release the table and migrate again, or go on in the lake alone",
+            hint="release the table and migrate it again"
+            + (
+                ""
+                if bookmark.maintained
+                else ", which gives up what was written in the lake, or go on in the lake alone"
+            ),
         )
     if bookmark.commit == "":
         return -1

@@ -33,7 +33,7 @@ def _run(place: Place, asked: Mapping[str, object]) -> dict[str, list[dict[str, 
         capture_output=True,
         text=True,
         check=False,
-        env={**os.environ, **place.environment},
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path)), **place.environment},
     )
     if ran.returncode or not ran.stdout:
         last = (ran.stderr.strip().splitlines() or [f"exit code {ran.returncode}"])[-1]

@@ -327,12 +327,14 @@ class DuckLakeTarget:
         if shared and self.place.backend != "duckdb":
             said.append(
                 "guarded:    the lake never deletes the source's files; expire, merge and cleanup work. "
-                "Do not expire or remove files at the source while the lake uses them."
+                "Do not expire or remove files at the source while the lake uses them; "
+                "merge, rewrite and flush in the lake end catching up."
             )
         elif shared:
             said.append(
                 "guarded:    maintenance that would delete a source file fails with a CHECK error; the rest works. "
-                "Do not expire or remove files at the source while the lake uses them."
+                "Do not expire or remove files at the source while the lake uses them; "
+                "merge, rewrite and flush in the lake end catching up."
             )
         else:
             said.append("adopted:    the files are the lake's now; its maintenance may delete them. Retire the source.")

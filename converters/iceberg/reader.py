@@ -10,6 +10,7 @@ from bridge.errors import Blocked, Missing, Unreachable, UsageError
 from bridge.model.files import Files
 from bridge.model.findings import Code, Finding
 from bridge.model.options import Options
+from bridge.model.paths import is_within
 from bridge.model.table import TableName
 from bridge.ports import Notice, ProgressSink
 from converters import storage
@@ -88,9 +89,21 @@ class IcebergSource:
         if not locate.is_metadata_file(path):
             path, findings = locate.find_metadata(path)
         source = metadata.load(name, path, self._options.path_map, findings)
+        source = replace(source, table=replace(source.table, findings=(*source.table.findings, *_elsewhere(source))))
         if self._options.at is not None:
             source = up_to(source, self._options.at)
         return IcebergSourceTable(source, self._options)
+
+
+def _elsewhere(source: IcebergTable) -> list[Finding]:
+    """A copy of a table still names the files of the original, unless prefixes are mapped."""
+    table = source.table
+    home = table.metadata.rsplit("/", 2)[0]
+    if not table.location or is_within(home, table.location) or is_within(table.location, home):
+        return []
+    said = f"the metadata lies in {home}, the table says {table.location}"
+    hint = f"to read what lies beside the metadata: --map-prefix {table.location}={home}"
+    return [Finding(Code.LOCATION_ELSEWHERE, str(table.name), said, hint)]
 
 
 def up_to(source: IcebergTable, at: str) -> IcebergTable:

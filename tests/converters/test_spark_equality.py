@@ -21,6 +21,8 @@ from converters.spark.plan import DataFile, Name
 from tests.converters.tables import Entry, Stored
 from tests.support import case
 
+pytestmark = pytest.mark.slow
+
 
 def field(id_: int, name: str, type_: Any, **more: Any) -> Field:
     return Field(FieldId(id_), name, type_, **more)

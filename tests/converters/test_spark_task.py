@@ -48,6 +48,8 @@ from converters.spark.task import rewrite
 from tests.converters.tables import Stored
 from tests.support import ROOT, case, opened
 
+pytestmark = pytest.mark.slow
+
 
 def field(id_: int, name: str, type_: Any, **more: Any) -> Field:
     return Field(FieldId(id_), name, type_, **more)

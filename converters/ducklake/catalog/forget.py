@@ -73,7 +73,7 @@ def release(session: Session, names: Sequence[str], discard: bool) -> list[Relea
     for each in resolve(session, names):
         bookmark = reads.bookmark(session, each.id)
         dropped = bookmark is not None and bookmark.changed_by.startswith("dropped_table")
-        if bookmark is not None and bookmark.changed_by and not dropped and not discard:
+        if bookmark is not None and bookmark.changed_by and not (dropped or bookmark.maintained or discard):
             raise Blocked(
                 f"{each.schema}.{each.name} was changed in the lake ({bookmark.changed_by}); "
                 "what was written there would be lost",

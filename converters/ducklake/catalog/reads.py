@@ -19,6 +19,7 @@ from converters.ducklake.stats import TableStat
 
 __all__ = [
     "DATA_CHANGES",
+    "MAINTENANCE",
     "DeleteFile",
     "Head",
     "LakeTable",
@@ -63,6 +64,9 @@ DATA_CHANGES = frozenset(
     }
 )
 """Words of changes_made that name a table by id, as DuckDB 1.5.5 writes and reads them."""
+
+MAINTENANCE = frozenset({"inline_flush", "flushed_inlined", "merge_adjacent", "rewrite_delete", "compacted_table"})
+"""Those of them that change files and no rows."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -184,13 +188,15 @@ def bookmark(session: Session, table_id: int) -> Bookmark | None:
             code="foreign-catalog",
             hint="restore the catalog",
         ) from error
+    changed_by = _changed_since(session, table_id, snapshot)
     return Bookmark(
         source=source,
         commit=noted.get("source_commit", ""),
         definition=noted.get("definition", ""),
         plan=noted.get("plan", ""),
         ownership=noted.get("ownership", "shared"),
-        changed_by=_changed_since(session, table_id, snapshot),
+        changed_by=changed_by,
+        maintained=changed_by.split(" ")[0] in MAINTENANCE,
     )
 
 
@@ -199,11 +205,15 @@ def _changed_since(session: Session, table_id: int, snapshot: int) -> str:
     rows = session.rows(
         sa.select(each.snapshot_id, each.changes_made).where(each.snapshot_id > snapshot).order_by(each.snapshot_id)
     )
+    maintained = ""
     for id_, made in rows:
         for word, what in changes(made or ""):
             if word in DATA_CHANGES and what == str(table_id):
-                return f"{word} in snapshot {id_}"
-    return ""
+                said = f"{word} in snapshot {id_}"
+                if word not in MAINTENANCE:
+                    return said
+                maintained = maintained or said
+    return maintained
 
 
 def changes(text: str) -> Iterator[tuple[str, str]]:
@@ -375,11 +385,22 @@ def noted_snapshots(session: Session) -> list[tuple[str, str, int]]:
 
 
 def live_counts(session: Session, table_id: int) -> tuple[int, int]:
-    """(live data files, rows in them before deletes)."""
+    """(live data files, live rows in them); rows that DuckDB keeps in the catalog are not counted."""
     each = table("data_file").c
     found = session.rows(
         sa.select(sa.func.count(), sa.func.coalesce(sa.func.sum(each.record_count), 0)).where(
             each.table_id == table_id, each.end_snapshot.is_(None)
         )
     )
-    return int(found[0][0]), int(found[0][1])
+    file = table("delete_file").c
+    live = sa.select(each.data_file_id).where(each.table_id == table_id, each.end_snapshot.is_(None))
+    deleted = session.rows(
+        sa.select(sa.func.coalesce(sa.func.sum(file.delete_count), 0)).where(
+            file.data_file_id.in_(live), file.end_snapshot.is_(None)
+        )
+    )[0][0]
+    name = f"ducklake_inlined_delete_{table_id}"
+    if session.has_table(name):
+        rows = sa.table(name, sa.column("file_id", sa.BigInteger()))
+        deleted += session.rows(sa.select(sa.func.count()).select_from(rows).where(rows.c.file_id.in_(live)))[0][0]
+    return int(found[0][0]), int(found[0][1]) - int(deleted)
