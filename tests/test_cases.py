@@ -7,7 +7,7 @@ import shutil
 import subprocess
 import sys
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from decimal import Decimal
 from functools import cache
@@ -20,6 +20,7 @@ import pyarrow as pa
 import pytest
 
 from tests.judge import Subject, Version, judge
+from tests.server import Server, server
 from tests.support import SHARED, Ran, commits_of, lake_rows, opened, run, tree_hash
 
 CASES = SHARED / "cases"
@@ -673,3 +674,37 @@ def test_judge_of_names_and_renames(make: Make, tmp_path: Path) -> None:
     listed = [{**row, "props": row["props"] and [*dict(row["props"]).items()]} for row in made.expected["rows"]]
     subject = Subject("main.t", (Version(None, None, pa.Table.from_pylist(listed, types)),))
     assert judge(str(lake), [subject], scratch=tmp_path / "judge", compact=True) == []
+
+
+# 01, 04 and 20 in the other catalogs, at every snapshot as in a DuckDB file
+
+
+@pytest.fixture(scope="session")
+def postgres() -> Iterator[Server]:
+    with server() as made:
+        yield made
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("backend", ["sqlite", pytest.param("postgres", marks=pytest.mark.postgres)])
+@pytest.mark.parametrize("number", [*(pytest.param(each, marks=pytest.mark.spark) for each in ("01", "04")), "20"])
+def test_other_catalogs_answer_alike(
+    number: str, backend: str, make: Make, request: pytest.FixtureRequest, tmp_path: Path
+) -> None:
+    made = make(number)
+    table = made.said.get("table") or path_of(made.said["metadata"])
+    file = tmp_path / "lake.ducklake"
+    attach = f"sqlite:{tmp_path / 'lake.sqlite'}"
+    if backend == "postgres":
+        running: Server = request.getfixturevalue("postgres")
+        attach = f"postgres:{running.connection(running.database())}"
+    for target in (str(file), attach):
+        more = ("--as", "main.t", "--data-path", str(tmp_path / f"files-{len(target)}"))
+        assert run("migrate", f"iceberg:{table}", f"ducklake:{target}", *more).code == 0
+    held = commits_of(attach if backend == "postgres" else tmp_path / "lake.sqlite")
+    asked = []
+    with opened(file) as connection:
+        for commit, at in sorted(commits_of(file).items(), key=lambda pair: pair[1]):
+            rows = connection.execute(f"FROM t AT (VERSION => {at})").to_arrow_table()
+            asked.append(Version(held[commit], None, rows, other_columns=True))
+    assert judge(attach, [Subject("main.t", tuple(asked))], scratch=tmp_path / "judge", change=False, filters=6) == []
