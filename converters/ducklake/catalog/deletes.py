@@ -10,6 +10,7 @@ from __future__ import annotations
 import uuid
 from collections.abc import Iterator
 from dataclasses import dataclass
+from time import time_ns
 from typing import Any
 
 import numpy as np
@@ -130,7 +131,7 @@ def _write_files(session: Session, rows: Rows, job: Job, ids: Ids, moved: Delete
             place = folder + old.path if old.relative else old.path
             positions, snapshots = decode(storage.read(place, "delete file"), old.begin)
             moved = moved.plus(Deleted(np.full(len(positions), old.data_file), positions, snapshots))
-            _supersede(session, rows, old, place, job)
+            _supersede(session, rows, old, place)
     moved = moved.where(np.lexsort((moved.position, moved.file)))
     files, starts = np.unique(moved.file, return_index=True)
     paths = reads.file_paths(session, job.table_id)
@@ -159,11 +160,11 @@ def _place(stored: tuple[str, bool], folder: str) -> str:
     return folder + path if relative else path
 
 
-def _supersede(session: Session, rows: Rows, old: reads.DeleteFile, place: str, job: Job) -> None:
+def _supersede(session: Session, rows: Rows, old: reads.DeleteFile, place: str) -> None:
     """A delete file of the lake's own that a new one replaces is scheduled for deletion in the same commit."""
     each = table("delete_file")
     session.run(sa.delete(each).where(each.c.delete_file_id == old.id))
-    data_path = reads.settings(session)["data_path"]
+    data_path = storage.absolute(reads.settings(session)["data_path"]).rstrip("/") + "/"
     relative = place.startswith(data_path)
     path = place.removeprefix(data_path) if relative else place
-    rows.add("files_scheduled_for_deletion", old.id, path, relative, time_text(job.latest.time))
+    rows.add("files_scheduled_for_deletion", old.id, path, relative, time_text(time_ns() // 1000))

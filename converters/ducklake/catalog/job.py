@@ -87,11 +87,6 @@ class Job:
         """The snapshot of the first event."""
         return self.snapshots[self.events[0][1]]
 
-    @property
-    def latest(self) -> Snapshot:
-        """The snapshot of the last event."""
-        return self.snapshots[self.events[-1][1]]
-
 
 @dataclass(slots=True)
 class Ids:
