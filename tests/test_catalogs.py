@@ -28,7 +28,7 @@ from tests.support import ROOT, Case, Ran, case, lake_rows, run_here, subject, v
 SECRET = "s3cr3t-of-the-client"
 SHAPES = (
     "craft_v1_manifests", "evo_readd", "hist_expired", "hist_rollback", "meta_gzip", "names_special", "snappy_manifest",
-    "spec_evo", "uri_paths", "v1_basic", "v3_default", "v3_lineage", "wide", "zstd_manifest",
+    "spec_evo", "uri_paths", "v1_basic", "v3_default", "v3_lineage", "zstd_manifest",
 )  # fmt: skip
 KINDS = ("evo_struct", "meta_gzip", "v2_cow", "part_identity")
 

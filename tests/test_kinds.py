@@ -110,7 +110,6 @@ def test_the_lake_goes_on_after_changes_and_compaction(kind: str, tmp_path: Path
             "v3_default",
             "v3_lineage",
             "pyi_types",
-            "wide",
         )
     ],
 )

@@ -19,7 +19,7 @@ import pytest
 import bridge
 from bridge.app import _plan
 from bridge.execution.executor import execute
-from bridge.ports import Silent
+from bridge.ports import RowEngine, Silent
 from converters.ducklake.catalog import postgres
 from converters.ducklake.catalog import session as sessions
 from converters.ducklake.catalog.session import Session, parse_place
@@ -129,12 +129,16 @@ def test_two_migrations_that_both_create_the_lake(spot: Spot, tmp_path: Path) ->
     assert judge(spot.attach, subjects, scratch=tmp_path / "judge", change=False, filters=2, timeout=500) == []
 
 
+def no_engine() -> RowEngine:
+    raise AssertionError("nothing is to be rewritten")
+
+
 def test_a_lake_that_appears_while_another_is_made_is_a_conflict(spot: Spot) -> None:
     found = case("v1_basic")
-    made, lake = _plan(f"iceberg:{found.metadata}", spot.locator, options(found, spot), Silent())
+    made, _, lake = _plan(f"iceberg:{found.metadata}", spot.locator, options(found, spot), Silent())
     migrated("evo_struct", spot, verify="none")
     with pytest.raises(bridge.Conflict, match="created meanwhile"):
-        execute(made, lake, Silent())
+        execute(made, lake, no_engine, Silent())
     assert [each.name.name for each in bridge.inspect(spot.locator).lake_tables] == ["t"]
 
 
@@ -142,11 +146,11 @@ def test_a_table_dropped_between_plan_and_commit(spot: Spot) -> None:
     found = case("v2_cow")
     older = metadata_files(found)[-2]
     bridge.migrate(f"iceberg:{older}", spot.locator, options(found, spot, verify="none"))
-    made, lake = _plan(f"iceberg:{found.metadata}", spot.locator, options(found, spot), Silent())
+    made, _, lake = _plan(f"iceberg:{found.metadata}", spot.locator, options(found, spot), Silent())
     assert use(spot.attach, ["DROP TABLE lake.t"]) == [""]
     before = tables(spot)
     with pytest.raises(bridge.Conflict, match="is gone from"):
-        execute(made, lake, Silent())
+        execute(made, lake, no_engine, Silent())
     assert tables(spot) == before
 
 
