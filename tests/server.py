@@ -2,42 +2,21 @@
 
 from __future__ import annotations
 
-import json
 import os
 import select
 import shutil
 import signal
 import socket
-import subprocess
-import sys
 import tempfile
 import threading
 import time
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import psycopg
-
-from tests.support import ROOT
-
-USE = """
-import json, sys
-from converters.ducklake.extensions import connect
-attach, options, statements = json.loads(sys.stdin.read())
-lake = connect("ducklake", "postgres_scanner")
-lake.execute(f"ATTACH 'ducklake:{attach}' AS lake ({options})" if options else f"ATTACH 'ducklake:{attach}' AS lake")
-said = []
-for statement in statements:
-    try:
-        lake.execute(statement)
-        said.append("")
-    except Exception as error:
-        said.append(f"{type(error).__name__}: {error}".strip().replace(chr(10), " "))
-print(json.dumps(said))
-"""
 
 
 class Server:
@@ -109,20 +88,6 @@ def server() -> Iterator[Server]:
         yield made
     finally:
         made.close()
-
-
-def use(attach: str, statements: Sequence[str], options: str = "") -> list[str]:
-    """Run statements in DuckDB, in a process of its own; the error of each, empty when it went well."""
-    ran = subprocess.run(
-        [sys.executable, "-c", USE],
-        input=json.dumps([attach, options, list(statements)]),
-        capture_output=True,
-        text=True,
-        check=True,
-        cwd=ROOT,
-    )
-    found: list[str] = json.loads(ran.stdout)
-    return found
 
 
 @contextmanager

@@ -10,7 +10,7 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -220,3 +220,39 @@ def opened(lake: Path, data_path: Path | None = None) -> Iterator[duckdb.DuckDBP
         connection.execute("DETACH lake")
     finally:
         connection.close()
+
+
+USE = """
+import json, os, sys
+from converters.ducklake.extensions import connect, needed
+attach, options, statements = json.loads(sys.stdin.read())
+backend, _, path = attach.partition(":")
+if backend not in ("sqlite", "postgres"):
+    backend, path = "duckdb", attach
+if not options and backend != "postgres" and not os.path.exists(path):
+    options = f"DATA_PATH '{path}.files/'"
+lake = connect(*needed(backend))
+lake.execute(f"ATTACH 'ducklake:{attach}' AS lake" + (f" ({options})" if options else ""))
+said = []
+for statement in statements:
+    try:
+        lake.execute(statement)
+        said.append("")
+    except Exception as error:
+        said.append(f"{type(error).__name__}: {error}".strip().replace(chr(10), " "))
+print(json.dumps(said))
+"""
+
+
+def use(attach: str, statements: Sequence[str], options: str = "") -> list[str]:
+    """Run statements in DuckDB on a lake, in a process of its own; the error of each, empty when it went well."""
+    ran = subprocess.run(
+        [sys.executable, "-c", USE],
+        input=json.dumps([attach, options, list(statements)]),
+        capture_output=True,
+        text=True,
+        check=True,
+        cwd=ROOT,
+    )
+    found: list[str] = json.loads(ran.stdout)
+    return found

@@ -17,8 +17,8 @@ import pyarrow.parquet as pq
 import pytest
 
 import bridge
-from tests.support import Case, case, lake_rows, migrate_case, run, run_here, tree_hash
-from tests.test_ownership import copied, use
+from tests.support import Case, case, lake_rows, migrate_case, run, run_here, tree_hash, use
+from tests.test_ownership import copied
 
 Json = dict[str, Any]
 

@@ -22,9 +22,9 @@ import bridge
 from converters.deletes.vectors import decode
 from converters.deletes.windows import settle
 from tests.judge import Subject, Version, judge
-from tests.support import Case, case, lake_rows, subject
+from tests.support import Case, case, lake_rows, subject, use
 from tests.test_bad_input import refused
-from tests.test_ownership import copied, use
+from tests.test_ownership import copied
 from tests.test_runs import metadata_files, options
 
 MERGED = ["v2_mor_compact", "v2_mor_dropfile", "v2_mor_partgran_twice", "v2_mor_update_merge", "v3_dv_twice"]

@@ -9,9 +9,9 @@ import pyarrow as pa
 import pytest
 
 from tests.judge import Subject, Version, judge
-from tests.support import Case, case, commits_of, lake_rows, migrate_case, run, subject
+from tests.support import Case, case, commits_of, lake_rows, migrate_case, run, subject, use
 from tests.test_bad_input import manifest_files
-from tests.test_ownership import BOTH, copied, use
+from tests.test_ownership import BOTH, copied
 from tests.test_runs import metadata_files
 
 

@@ -2,35 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import shutil
-import subprocess
-import sys
-from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 
 from tests.judge import Subject, Version, judge
-from tests.support import ROOT, Case, case, lake_rows, migrate_case, run, tree_hash
-
-USE = """
-import json, os, sys
-from converters.ducklake.extensions import connect
-attach, statements = json.loads(sys.stdin.read())
-lake = connect("ducklake", "sqlite_scanner")
-path = attach.split(":")[-1]
-options = "" if os.path.exists(path) else f" (DATA_PATH '{path}.files/')"
-lake.execute(f"ATTACH '{attach}' AS lake{options}")
-said = []
-for statement in statements:
-    try:
-        lake.execute(statement)
-        said.append("")
-    except Exception as error:
-        said.append(f"{type(error).__name__}: {error}".splitlines()[0])
-print(json.dumps(said))
-"""
+from tests.support import Case, case, lake_rows, migrate_case, run, tree_hash, use
 
 BOTH = pytest.mark.parametrize("backend", ["", pytest.param("sqlite:", marks=pytest.mark.slow)])
 """DuckDB files in the quick suite, SQLite files in the whole one."""
@@ -52,20 +30,6 @@ MAINTENANCE = (
     "CALL ducklake_cleanup_old_files('lake', cleanup_all => true)",
     "CALL ducklake_delete_orphaned_files('lake', cleanup_all => true)",
 )
-
-
-def use(attach: str, statements: Sequence[str]) -> list[str]:
-    """Run statements in DuckDB, in a process of its own; the error of each, empty when it went well."""
-    ran = subprocess.run(
-        [sys.executable, "-c", USE],
-        input=json.dumps([f"ducklake:{attach}", list(statements)]),
-        capture_output=True,
-        text=True,
-        check=True,
-        cwd=ROOT,
-    )
-    found: list[str] = json.loads(ran.stdout)
-    return found
 
 
 def copied(kind: str, place: Path) -> Case:

@@ -14,8 +14,8 @@ from converters.ducklake.catalog.postgres import storable
 from converters.ducklake.catalog.session import create_all, parse_place, session
 from converters.ducklake.types import postgres_type
 from tests.judge import judge
-from tests.server import Server, server, use
-from tests.support import case, commits_of, lake_rows, subject, tree_hash
+from tests.server import Server, server
+from tests.support import case, commits_of, lake_rows, subject, tree_hash, use
 from tests.test_ownership import MAINTENANCE, copied
 from tests.test_runs import metadata_files
 

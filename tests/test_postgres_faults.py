@@ -24,8 +24,8 @@ from converters.ducklake.catalog import postgres
 from converters.ducklake.catalog import session as sessions
 from converters.ducklake.catalog.session import Session, parse_place
 from tests.judge import Subject, Version, judge
-from tests.server import Server, cutting, use
-from tests.support import ROOT, Case, case, lake_rows, migrate_case, run, subject
+from tests.server import Server, cutting
+from tests.support import ROOT, Case, case, lake_rows, migrate_case, run, subject, use
 from tests.test_ownership import copied
 from tests.test_postgres import Spot, migrated, options, running, spot
 from tests.test_runs import KILLED, metadata_files

@@ -19,9 +19,9 @@ import bridge
 from converters.ducklake.catalog.session import Session
 from converters.iceberg.locate import _VERSION
 from tests.judge import Subject, Version, judge
-from tests.support import ROOT, Case, case, commits_of, lake_rows, migrate_case, run, subject, tree_hash
+from tests.support import ROOT, Case, case, commits_of, lake_rows, migrate_case, run, subject, tree_hash, use
 from tests.test_kinds import CARRIED, sampled
-from tests.test_ownership import BOTH, use
+from tests.test_ownership import BOTH
 
 DIVERGING = {
     "hist_rollback", "hist_rollback_last", "hist_rollback_mor", "hist_rollback_schema", "hist_set_current",

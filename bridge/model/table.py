@@ -8,8 +8,8 @@ from enum import Enum
 
 from bridge.model.findings import Finding
 from bridge.model.layout import PartitionSpec, SortOrder
-from bridge.model.schema import Schema
-from bridge.model.types import FieldId
+from bridge.model.schema import Schema, all_fields
+from bridge.model.types import Field, FieldId
 
 __all__ = ["Commit", "Ref", "RefKind", "Table", "TableName"]
 
@@ -82,3 +82,8 @@ class Table:
     refs: tuple[Ref, ...] = ()
     next_row_id: int | None = None
     findings: tuple[Finding, ...] = ()
+
+    @property
+    def all_fields(self) -> tuple[Field, ...]:
+        """Every field that the table ever had, as the newest schema that has it says."""
+        return all_fields([self.schema, *(self.schemas[id_] for id_ in sorted(self.schemas, reverse=True))])

@@ -13,7 +13,7 @@ from bridge.errors import Conflict, UsageError
 from bridge.model.files import FileProblem, Files
 from bridge.model.findings import Code, Finding, Severity
 from bridge.model.options import Options
-from bridge.model.schema import all_fields, walk
+from bridge.model.schema import walk
 from bridge.model.table import Table, TableName
 from bridge.model.types import Decimal, Field, Geo, Leaf, NestedDefault, Time, Timestamp, Unit, UnknownType
 from bridge.planning.plan import Action, Rewrite, TablePlan
@@ -140,8 +140,7 @@ def _heals(table: Table, problem: FileProblem) -> bool:
         return True
     if not problem.rows:
         return False
-    schemas = [table.schema, *table.schemas.values()]
-    return all(_is_writable(each.field) for each in walk(all_fields(schemas)))
+    return all(_is_writable(each.field) for each in walk(table.all_fields))
 
 
 def _is_writable(field: Field) -> bool:

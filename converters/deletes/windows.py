@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 import polars as pl
 
-__all__ = ["DELETED", "cut", "islands", "settle"]
+__all__ = ["DELETED", "cut", "islands", "overlap", "settle"]
 
 DELETED = {"file": pl.Int64, "position": pl.Int64, "begin": pl.Int64}
 """One row a deleted position: row number of the data file, position in it, first commit at which it is deleted."""
@@ -29,6 +29,18 @@ def islands(frame: pl.DataFrame, *keys: str) -> pl.DataFrame:
         .group_by(*keys, "island", maintain_order=True)
         .agg(pl.col("begin").min(), pl.col("end").max())
         .select(*keys, "begin", pl.when(pl.col("end") >= _OPEN).then(None).otherwise(pl.col("end")).alias("end"))
+    )
+
+
+def overlap(frame: pl.DataFrame) -> pl.DataFrame:
+    """What the intervals [begin, end) and [low, high) of each row have in common, as begin and end; rows without
+    anything in common are left out. An end or high of NULL is open."""
+    until = pl.min_horizontal(pl.col("end").fill_null(_OPEN), pl.col("high").fill_null(_OPEN))
+    return (
+        frame.with_columns(pl.max_horizontal("begin", "low").alias("begin"), until.alias("end"))
+        .drop("low", "high")
+        .filter(pl.col("begin") < pl.col("end"))
+        .with_columns(pl.when(pl.col("end") < _OPEN).then(pl.col("end")).alias("end"))
     )
 
 
@@ -57,23 +69,15 @@ def settle(files: pl.DataFrame, hits: pl.DataFrame) -> tuple[pl.DataFrame, pl.Da
 
 def cut(files: pl.DataFrame, deleted: pl.DataFrame, cuts: pl.DataFrame) -> tuple[pl.DataFrame, pl.DataFrame]:
     """Files cut at commits (file, end), and the DELETED rows of the pieces; the files' number before is `was`."""
-    open_ended = deleted.with_columns(pl.lit(_OPEN, dtype=pl.Int64).alias("end"))
+    open_ended = deleted.with_columns(pl.lit(None, dtype=pl.Int64).alias("end"))
     numbered = files.sort("file").with_columns(pl.col("file").alias("was"))
     return _pieces(_split(numbered, cuts), open_ended, numbered.columns)
 
 
 def _pieces(pieces: pl.DataFrame, positions: pl.DataFrame, columns: Sequence[str]) -> tuple[pl.DataFrame, pl.DataFrame]:
     """The pieces of files as files, and of positions (file, position, begin, end) what falls into each."""
-    moved = (
-        positions.join(pieces.select(was="file", file="piece", low="begin", high="end"), left_on="file", right_on="was")
-        .select(
-            pl.col("file_right").alias("file"),
-            "position",
-            pl.max_horizontal("begin", "low").alias("begin"),
-            pl.min_horizontal("end", pl.col("high").fill_null(_OPEN)).alias("end"),
-        )
-        .filter(pl.col("begin") < pl.col("end"))
-    )
+    spans = pieces.select("piece", "file", low="begin", high="end")
+    moved = overlap(positions.join(spans, on="file")).drop("file").rename({"piece": "file"})
     whole = pieces.select(pl.col("piece").alias("file"), *(name for name in columns if name != "file"))
     return whole.select(columns), moved.select("file", "position", "begin").sort("file", "position")
 

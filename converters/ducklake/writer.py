@@ -17,7 +17,6 @@ from bridge.model.options import Options
 from bridge.model.paths import is_within
 from bridge.model.rewrite import Settings
 from bridge.model.rewrite import Target as TargetFiles
-from bridge.model.schema import all_fields
 from bridge.model.table import Table, TableName
 from bridge.ports import Check, CommitResult, ProgressSink, Rows, TableWrite, TargetTable
 from converters.ducklake.catalog import reads
@@ -201,10 +200,9 @@ class DuckLakeTarget:
             held = {} if opened is None else reads.settings(opened)
         settings = {**held, **lake_settings(table)}
         level, size = settings.get("parquet_compression_level"), settings.get("target_file_size")
-        fields = all_fields([table.schema, *(table.schemas[id_] for id_ in sorted(table.schemas, reverse=True))])
         return TargetFiles(
             f"{folder}bridge-{plan}",
-            fields,
+            table.all_fields,
             Settings(
                 compression=settings.get("parquet_compression", "snappy"),
                 level=int(level) if level else None,

@@ -25,15 +25,14 @@ from bridge.model.table import Table
 from bridge.ports import ProgressSink
 from converters import storage
 from converters.deletes.vectors import decode
-from converters.deletes.windows import DELETED, islands, settle
+from converters.deletes.windows import DELETED, islands, overlap, settle
 from converters.iceberg.avro import read_frame
 from converters.iceberg.checks import problem_of
-from converters.iceberg.manifests import resolve
+from converters.iceberg.manifests import PATH_ID, resolve
 
 __all__ = ["apply", "delete_intervals"]
 
 _OPEN = 1 << 62
-_PATH_ID = 2147483546
 _POSITION_ID = 2147483545
 _ROWS = {"file_path": pl.String, "pos": pl.Int64}
 _WINDOW = 500
@@ -126,7 +125,7 @@ def _pairs(pairs: pl.DataFrame, targets: pl.DataFrame, deletes: pl.DataFrame) ->
         .then(pl.col("spec") == pl.col("of"))
         .otherwise(pl.col("path") == pl.col("only"))
     )
-    each = _together(pairs.join(stated, on="delete").join(targets, on="name")).filter(applies)
+    each = _together(pairs.join(stated, on="delete").join(targets, on="name").filter(applies))
     masks = _together(stated.filter(pl.col("vector")).join(targets, left_on="only", right_on="path"))
     plain = _without(each.filter(~pl.col("vector")), islands(masks.select("file", "begin", "end"), "file"))
     columns = ["delete", "name", "file", "record_count", "begin", "end"]
@@ -135,34 +134,16 @@ def _pairs(pairs: pl.DataFrame, targets: pl.DataFrame, deletes: pl.DataFrame) ->
 
 def _together(each: pl.DataFrame) -> pl.DataFrame:
     """The commits in which a file and a delete that is not older than it are both live."""
-    far = pl.lit(_OPEN, dtype=pl.Int64)
-    until = pl.min_horizontal(pl.col("end").fill_null(far), pl.col("high").fill_null(far))
-    return (
-        each.filter(pl.col("sequence") <= pl.col("since"))
-        .with_columns(pl.max_horizontal("begin", "low").alias("begin"), until.alias("end"))
-        .filter(pl.col("begin") < pl.col("end"))
-        .with_columns(pl.when(pl.col("end") < _OPEN).then("end").alias("end"))
-    )
+    return overlap(each.filter(pl.col("sequence") <= pl.col("since")))
 
 
 def _without(each: pl.DataFrame, masks: pl.DataFrame) -> pl.DataFrame:
     """Intervals of files less those (file, begin, end) in which a vector stands in for all other deletes."""
-    far = pl.lit(_OPEN, dtype=pl.Int64)
-    closed = masks.with_columns(pl.col("end").fill_null(far))
-    before = closed.select("file", pl.col("end").shift(1, fill_value=0).over("file").alias("low"), high="begin")
-    after = closed.group_by("file").agg(pl.col("end").max().alias("low")).with_columns(far.alias("high"))
-    gaps = pl.concat([before, after.select(before.columns)])
-    cut = (
-        each.drop("low", "high")
-        .join(gaps, on="file")
-        .with_columns(
-            pl.max_horizontal("begin", "low").alias("begin"),
-            pl.min_horizontal(pl.col("end").fill_null(far), "high").alias("end"),
-        )
-        .filter(pl.col("begin") < pl.col("end"))
-        .with_columns(pl.when(pl.col("end") < _OPEN).then("end").alias("end"))
-    )
-    return pl.concat([each.drop("low", "high").join(masks, on="file", how="anti"), cut.drop("low", "high")])
+    before = masks.select("file", pl.col("end").shift(1, fill_value=0).over("file").alias("low"), high="begin")
+    after = masks.group_by("file", maintain_order=True).agg(pl.col("end").last().alias("low"))
+    after = after.filter(pl.col("low").is_not_null()).with_columns(pl.lit(None, dtype=pl.Int64).alias("high"))
+    gaps = overlap(each.join(pl.concat([before, after]), on="file"))
+    return pl.concat([each.join(masks, on="file", how="anti"), gaps])
 
 
 def _read(
@@ -263,7 +244,7 @@ def _columns(content: bytes, expected: int) -> tuple[str, str]:
         raise ValueError("other rows than the manifest counts")
     schema = metadata.schema.to_arrow_schema()
     by_id = {int(each.metadata[b"PARQUET:field_id"]): each.name for each in schema if _has_id(each)}
-    path, position = by_id.get(_PATH_ID, "file_path"), by_id.get(_POSITION_ID, "pos")
+    path, position = by_id.get(PATH_ID, "file_path"), by_id.get(_POSITION_ID, "pos")
     if path not in schema.names or position not in schema.names:
         raise ValueError("not a position delete file")
     return path, position

@@ -21,11 +21,11 @@ from bridge.model.types import ColumnType, FieldId, Leaf
 from bridge.ports import ProgressSink
 from converters.deletes.windows import cut, islands
 from converters.iceberg import checks, inspection
-from converters.iceberg.asking import Asking
 from converters.iceberg.deletes import apply, delete_intervals
 from converters.iceberg.manifests import STATS_MAPS, Listing, entries, list_manifests
 from converters.iceberg.mapped import Mapped
 from converters.iceberg.metadata import IcebergTable
+from converters.iceberg.rewriting import Rewriting
 from converters.iceberg.stats import decode, has_exact_bounds, leaf_types
 
 __all__ = ["IcebergFiles", "read_files"]
@@ -65,10 +65,10 @@ class IcebergFiles:
         absent_until: Mapping[FieldId, int],
         remeasured: Mapping[int, inspection.Remeasured],
         mapped: Mapped,
-        asking: Asking,
+        rewriting: Rewriting,
     ) -> None:
         self.table = table
-        self._asking = asking
+        self._rewriting = rewriting
         self.deletes = deletes
         self.mappings = tuple(mapped.mappings)
         self._mapped = mapped
@@ -110,15 +110,15 @@ class IcebergFiles:
 
     def sources(self, rows: Sequence[int]) -> Sequence[DataFile]:
         """How files, by row number, are to be read by an engine that rewrites them."""
-        return self._asking.sources(rows)
+        return self._rewriting.sources(rows)
 
     def equality(self, first: int) -> Equality | None:
         """The equality deletes that apply at commit `first` or later, None when there are none."""
-        return self._asking.equality(first)
+        return self._rewriting.equality(first)
 
     def resolved(self, found: pa.Table) -> Files:
         """The files with more deleted rows (RESOLVED)."""
-        files, deleted = self._asking.settled(found)
+        files, deleted = self._rewriting.settled(found)
         return _rearranged(self, files, deleted, self._mapped.young)
 
 
@@ -239,11 +239,11 @@ def read_files(source: IcebergTable, check: bool, progress: ProgressSink) -> Fil
         pl.col("file").replace_strict(mapped.of_file, default=None, return_dtype=pl.Int32).alias("mapping")
     )
     rows = files.select("file", "entry", "begin")
-    asking = Asking(source, listing, files, deleted, every)
+    rewriting = Rewriting(source, listing, files, deleted, every)
     found = IcebergFiles(
-        *_arrow(files, deleted), rows, problems, findings, spool, absent_until, remeasured, mapped, asking
+        *_arrow(files, deleted), rows, problems, findings, spool, absent_until, remeasured, mapped, rewriting
     )
-    if not mapped.young or asking.has_equality:
+    if not mapped.young or rewriting.has_equality:
         return found
     return _rearranged(found, files.with_columns(pl.col("file").alias("was")), deleted, mapped.young)
 

@@ -24,6 +24,7 @@ from converters.iceberg.metadata import IcebergTable, Snapshot
 
 __all__ = [
     "DELETED",
+    "PATH_ID",
     "STATS_MAPS",
     "Listing",
     "entries",
@@ -74,7 +75,8 @@ _LIST = {
     "key_metadata": pl.Binary,
     "first_row_id": pl.Int64,
 }
-_PATH_ID = 2147483546
+PATH_ID = 2147483546
+"""Field id of the path in position delete files (specification, "Reserved Field IDs")."""
 _LISTS = 64
 _TOGETHER = 1_000
 _SPAN = (pl.col("manifest_path"), pl.col("commit").alias("begin"), (pl.col("commit") + 1).alias("end"))
@@ -324,7 +326,7 @@ def _only_file() -> pl.Expr:
     """The data file of a position delete file whose bounds say that it names one alone (as Iceberg Java takes it)."""
 
     def bound(name: str) -> pl.Expr:
-        own = pl.element().filter(pl.element().struct.field("key") == _PATH_ID)
+        own = pl.element().filter(pl.element().struct.field("key") == PATH_ID)
         return pl.col(name).list.eval(own).list.first().struct.field("value")
 
     lower = bound("lower_bounds")

@@ -12,8 +12,7 @@ import pyarrow as pa
 import pytest
 
 from converters.ducklake.catalog.session import Place, create_all, session
-from tests.support import ROOT, case, lake_rows, migrate_case, run
-from tests.test_ownership import use
+from tests.support import ROOT, case, lake_rows, migrate_case, run, use
 
 COLUMNS = (
     "SELECT table_name, column_name, data_type, is_nullable FROM duckdb_columns() "

@@ -21,7 +21,7 @@ from converters import storage
 from converters.ducklake.catalog import reads
 from converters.ducklake.catalog.job import Ids, Job, Rows
 from converters.ducklake.catalog.session import Session
-from converters.ducklake.catalog.tables import table
+from converters.ducklake.catalog.tables import inlined_deletes, table
 from converters.ducklake.catalog.times import time_text
 from converters.ducklake.delete_files import decode, encode
 from converters.ducklake.identifiers import identifier
@@ -74,33 +74,24 @@ def write_deletes(
         _write_files(session, rows, job, ids, moved)
 
 
-def _name(table_id: int) -> str:
-    return f"ducklake_inlined_delete_{table_id}"
-
-
-def _rows_of(table_id: int) -> sa.TableClause:
-    columns = (sa.column(name, sa.BigInteger()) for name in ("file_id", "row_id", "begin_snapshot"))
-    return sa.table(_name(table_id), *columns)
-
-
 def _count(session: Session, table_id: int) -> int:
-    """How many rows the catalog holds; the table is listed nowhere, DuckDB 1.5.5 looks for it by its name."""
-    if not session.has_table(_name(table_id)):
+    """How many rows the catalog holds."""
+    if not session.has_table(inlined_deletes(table_id).name):
         return 0
-    return int(session.rows(sa.select(sa.func.count()).select_from(_rows_of(table_id)))[0][0])
+    return int(session.rows(sa.select(sa.func.count()).select_from(inlined_deletes(table_id)))[0][0])
 
 
 def _inlined(session: Session, table_id: int, files: np.ndarray | None) -> Deleted:
     """The rows that the catalog holds, of some files or all (None)."""
-    each, found = _rows_of(table_id), list[Any]()
-    if session.has_table(_name(table_id)):
+    each, found = inlined_deletes(table_id), list[Any]()
+    if session.has_table(inlined_deletes(table_id).name):
         for chosen in _chosen(each, files):
             found += session.rows(sa.select(each).where(chosen))
     return Deleted(*np.array([tuple(row) for row in found], dtype=np.int64).reshape(-1, 3).T)
 
 
 def _forget_rows(session: Session, table_id: int, files: np.ndarray | None) -> None:
-    each = _rows_of(table_id)
+    each = inlined_deletes(table_id)
     for chosen in _chosen(each, files):
         session.run(sa.delete(each).where(chosen))
 
@@ -115,7 +106,7 @@ def _chosen(each: sa.TableClause, files: np.ndarray | None) -> Iterator[sa.Colum
 
 
 def _inline(session: Session, table_id: int, new: Deleted) -> None:
-    name = _name(table_id)
+    name = inlined_deletes(table_id).name
     session.define(
         f"CREATE TABLE IF NOT EXISTS {identifier(name)} (file_id BIGINT, row_id BIGINT, begin_snapshot BIGINT)"
     )

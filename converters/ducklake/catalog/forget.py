@@ -13,7 +13,7 @@ from bridge.model.table import TableName
 from bridge.ports import ReleasedTable
 from converters.ducklake.catalog import guard, reads
 from converters.ducklake.catalog.session import Session
-from converters.ducklake.catalog.tables import TABLES, table
+from converters.ducklake.catalog.tables import TABLES, inlined_deletes, table
 from converters.ducklake.catalog.times import time_text
 from converters.ducklake.identifiers import identifier
 
@@ -104,7 +104,7 @@ def _forget(session: Session, lake_table: reads.LakeTable) -> ReleasedTable:
     inlined = table("inlined_data_tables")
     for (name,) in session.rows(sa.select(inlined.c.table_name).where(inlined.c.table_id == lake_table.id)):
         session.define(f"DROP TABLE IF EXISTS {identifier(name)}")
-    session.define(f"DROP TABLE IF EXISTS {identifier(f'ducklake_inlined_delete_{lake_table.id}')}")
+    session.define(f"DROP TABLE IF EXISTS {identifier(inlined_deletes(lake_table.id).name)}")
     mapping, names = table("column_mapping"), table("name_mapping")
     for (id_,) in session.rows(sa.select(mapping.c.mapping_id).where(mapping.c.table_id == lake_table.id)):
         session.run(sa.delete(names).where(names.c.mapping_id == id_))

@@ -12,7 +12,7 @@ import sqlalchemy as sa
 from bridge.errors import Blocked
 from bridge.ports import Bookmark
 from converters.ducklake.catalog.session import Session
-from converters.ducklake.catalog.tables import TABLES, table
+from converters.ducklake.catalog.tables import TABLES, inlined_deletes, table
 from converters.ducklake.catalog.times import micros
 from converters.ducklake.columns import ColumnRow
 from converters.ducklake.stats import TableStat
@@ -399,8 +399,7 @@ def live_counts(session: Session, table_id: int) -> tuple[int, int]:
             file.data_file_id.in_(live), file.end_snapshot.is_(None)
         )
     )[0][0]
-    name = f"ducklake_inlined_delete_{table_id}"
-    if session.has_table(name):
-        rows = sa.table(name, sa.column("file_id", sa.BigInteger()))
+    rows = inlined_deletes(table_id)
+    if session.has_table(rows.name):
         deleted += session.rows(sa.select(sa.func.count()).select_from(rows).where(rows.c.file_id.in_(live)))[0][0]
     return int(found[0][0]), int(found[0][1]) - int(deleted)

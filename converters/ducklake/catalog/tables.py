@@ -8,10 +8,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from sqlalchemy import BigInteger, Column, MetaData, String, Table
+from sqlalchemy import BigInteger, Column, MetaData, String, Table, TableClause, column
+from sqlalchemy import table as sql_table
 from sqlalchemy.types import TypeDecorator, TypeEngine, UserDefinedType
 
-__all__ = ["METADATA", "TABLES", "table"]
+__all__ = ["METADATA", "TABLES", "inlined_deletes", "table"]
 
 
 class _Native(UserDefinedType[str]):
@@ -107,3 +108,9 @@ TABLES: dict[str, Table] = {made.name: made for made in (_define(line) for line 
 def table(name: str) -> Table:
     """A catalog table by its short name: `snapshot` is ducklake_snapshot."""
     return TABLES[f"ducklake_{name}"]
+
+
+def inlined_deletes(table_id: int) -> TableClause:
+    """The rows that DuckDB keeps of small deletes: a table that is listed nowhere and need not be there."""
+    columns = (column(name, BigInteger()) for name in ("file_id", "row_id", "begin_snapshot"))
+    return sql_table(f"ducklake_inlined_delete_{table_id}", *columns)

@@ -2,26 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import polars as pl
 import pyarrow as pa
 
 from bridge.model.layout import Simple
 from bridge.model.rewrite import DataFile, Equality, EqualityDeletes, Name, Subject
-from bridge.model.schema import all_fields
-from converters.deletes.windows import settle
+from converters.deletes.windows import overlap, settle
 from converters.iceberg.manifests import Listing, partitions
 from converters.iceberg.metadata import IcebergTable
 from converters.iceberg.name_mapping import PROPERTY, name_tree
 from converters.iceberg.partition import constant_of
 
-__all__ = ["Asking"]
-
-_OPEN = 1 << 62
+__all__ = ["Rewriting"]
 
 
-class Asking:
+class Rewriting:
     """The files as the manifests list them: `files` by row number, `deleted` the positions known so far, `deletes` the
     entries of all delete files with their live intervals."""
 
@@ -48,16 +45,20 @@ class Asking:
     def sources(self, rows: Sequence[int]) -> list[DataFile]:
         """Identity partition columns take the partition's value, whatever the file holds, as in Iceberg Java."""
         chosen = self._files.filter(pl.col("file").is_in(list(rows)))
-        values = self._partitions(chosen)
+        made = self._sources(chosen, self._partitions(chosen))
+        return [made[row] for row in rows]
+
+    def _sources(self, files: pl.DataFrame, values: Mapping[str, Sequence[object]]) -> dict[int, DataFile]:
+        """By row number, from the partition values by path."""
         names, specs = self._names(), self._source.table.specs
         made = {}
-        for row in chosen.rows(named=True):
+        for row in files.rows(named=True):
             fields = zip(specs[row["spec"]].fields, values[row["path"]], strict=False)
             constants = {
                 int(each.source): constant_of(value) for each, value in fields if each.transform is Simple.IDENTITY
             }
             made[row["file"]] = DataFile(row["path"], row["format"], row["record_count"], row["size"], constants, names)
-        return [made[row] for row in rows]
+        return made
 
     def equality(self, first: int) -> Equality | None:
         """The equality deletes that apply at a commit or later, and the data files that any of them may apply to."""
@@ -70,9 +71,9 @@ class Asking:
             (pl.col("sequence") < newest) & (pl.col("end").is_null() | (pl.col("end") > first))
         ).unique("path", maintain_order=True)
         values = self._partitions(pl.concat([files.select("path", "manifest"), wanted.select("path", "manifest")]))
-        sources = dict(zip(files["path"], self.sources(files["file"].to_list()), strict=True))
+        sources = self._sources(files, values)
         subjects = [
-            Subject(sources[row["path"]], row["sequence"], row["spec"], repr(values[row["path"]]))
+            Subject(sources[row["file"]], row["sequence"], row["spec"], repr(values[row["path"]]))
             for row in files.rows(named=True)
         ]
         deletes = [
@@ -86,8 +87,7 @@ class Asking:
             )
             for row in wanted.unique("path", maintain_order=True).rows(named=True)
         ]
-        schemas = [table.schema, *(table.schemas[id_] for id_ in sorted(table.schemas, reverse=True))]
-        return Equality(all_fields(schemas), tuple(subjects), tuple(deletes))
+        return Equality(table.all_fields, tuple(subjects), tuple(deletes))
 
     def settled(self, found: pa.Table) -> tuple[pl.DataFrame, pl.DataFrame]:
         """Files (their numbers so far: `was`) and DELETED rows, with RESOLVED rows among them."""
@@ -95,24 +95,12 @@ class Asking:
         assert isinstance(rows, pl.DataFrame)
         spans = self._equality.select(delete_file="path", low="begin", high="end").unique()
         files = self._files.with_columns(pl.col("file").alias("was"))
-        far = pl.lit(_OPEN, dtype=pl.Int64)
-        hits = (
-            rows.join(files.select("file", "begin", "end", data_file="path", since="sequence"), on="data_file")
-            .filter(pl.col("since") < pl.col("sequence"))
-            .join(spans, on="delete_file")
-            .select(
-                "file",
-                "position",
-                pl.max_horizontal("begin", "low").alias("begin"),
-                pl.min_horizontal(pl.col("end").fill_null(far), pl.col("high").fill_null(far)).alias("end"),
-            )
-            .filter(pl.col("begin") < pl.col("end"))
-        )
-        before = self._deleted.join(files.select("file", "end"), on="file").select(
-            "file", "position", "begin", pl.col("end").fill_null(far)
-        )
-        every = pl.concat([before, hits]).with_columns(pl.when(pl.col("end") < _OPEN).then(pl.col("end")).alias("end"))
-        return settle(files, every)
+        live = files.select("file", "begin", "end", data_file="path", since="sequence")
+        applying = rows.join(live, on="data_file").filter(pl.col("since") < pl.col("sequence"))
+        columns = ["file", "position", "begin", "end"]
+        hits = overlap(applying.join(spans, on="delete_file")).select(columns)
+        before = self._deleted.join(files.select("file", "end"), on="file").select(columns)
+        return settle(files, pl.concat([before, hits]))
 
     def _names(self) -> tuple[Name, ...] | None:
         text = self._source.table.properties.get(PROPERTY)
