@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from bridge.model.files import DATA_FILES, DELETED_ROWS, Files, Rearranged, StatsBatch
 from bridge.model.rewrite import output_name
@@ -83,48 +84,52 @@ def _written(paths: Sequence[str], table: pa.Table) -> dict[str, _Pieces]:
 
 def _replaced(files: Files, pieces: Mapping[str, _Pieces], stats: Sequence[tuple[FieldId, pa.Table]]) -> Files:
     """The files with their pieces in the place of each source; positions move along."""
-    table = files.table
-    paths = table.column("path").to_pylist()
-    old: list[int] = []
-    piece: list[int] = []
-    for row, path in enumerate(paths):
-        for number in range(len(pieces[path].path)) if path in pieces else (-1,):
-            old.append(row)
-            piece.append(number)
-    was, part = np.array(old, dtype=np.int64), np.array(piece, dtype=np.int64)
-    changed = np.flatnonzero(part >= 0).tolist()
-    columns = {name: table.column(name).take(pa.array(was)).to_pylist() for name in _CHANGED} if changed else {}
+    path = files.table.column("path").combine_chunks().dictionary_encode()
+    codes = path.indices.to_numpy()
+    times, cut = np.ones(len(path.dictionary), dtype=np.int64), np.zeros(len(path.dictionary), dtype=bool)
+    for source, code in zip(pieces, pc.index_in(pa.array(list(pieces)), path.dictionary).to_pylist(), strict=True):
+        if code is not None:
+            times[code], cut[code] = len(pieces[source].path), True
+    repeated = times[codes]
+    was = np.repeat(np.arange(len(codes)), repeated)
+    part = np.arange(len(was)) - np.repeat(np.cumsum(repeated) - repeated, repeated)
+    changed = np.flatnonzero(cut[codes[was]])
+    made = files.table.take(pa.array(was))
     first_row = np.zeros(len(was), dtype=np.int64)
     written = np.full(len(was), -1, dtype=np.int64)
-    for row in changed:
-        own, number = pieces[paths[was[row]]], int(part[row])
+    values: dict[str, list[str | int | None]] = {name: [] for name in _CHANGED}
+    row_ids = made.column("first_row_id").take(pa.array(changed)).to_pylist()
+    for row, row_id in zip(changed.tolist(), row_ids, strict=True):
+        own, number = pieces[path.dictionary[int(codes[was[row]])].as_py()], int(part[row])
         first_row[row] = sum(own.record_count[:number])
         written[row] = own.row[number]
-        columns["path"][row] = own.path[number]
-        columns["format"][row] = "parquet"
-        columns["record_count"][row] = own.record_count[number]
-        columns["size"][row] = own.size[number]
-        columns["footer_size"][row] = own.footer_size[number] or None
-        columns["mapping"][row] = None
-        if columns["first_row_id"][row] is not None:
-            columns["first_row_id"][row] += int(first_row[row])
-    made = table.take(pa.array(was))
-    for name, values in columns.items():
+        values["path"].append(own.path[number])
+        values["format"].append("parquet")
+        values["record_count"].append(own.record_count[number])
+        values["size"].append(own.size[number])
+        values["footer_size"].append(own.footer_size[number] or None)
+        values["first_row_id"].append(None if row_id is None else row_id + int(first_row[row]))
+        values["mapping"].append(None)
+    replaced = np.zeros(len(was), dtype=bool)
+    replaced[changed] = True
+    for name in _CHANGED:
         stated = DATA_FILES.field(name)
-        made = made.set_column(made.schema.get_field_index(name), stated, pa.array(values, stated.type))
-    deletes = _moved(files.deletes, was, first_row, made.column("record_count").to_numpy())
+        column = made.column(name).combine_chunks()
+        column = pc.replace_with_mask(column, pa.array(replaced), pa.array(values[name], stated.type))
+        made = made.set_column(made.schema.get_field_index(name), stated, column)
+    deletes = _moved(files.deletes, was, first_row)
     batches = []
     for field, rows in stats:
         moved = _rows(rows, written)
         if moved.num_rows:
             batches.append(StatsBatch(field, moved, exact=True))
-    return Rearranged(files, made, deletes, np.where(part >= 0, -1, was), batches)
+    return Rearranged(files, made, deletes, np.where(replaced, -1, was), batches)
 
 
 _CHANGED = ("path", "format", "record_count", "size", "footer_size", "first_row_id", "mapping")
 
 
-def _moved(deletes: pa.Table, was: np.ndarray, first_row: np.ndarray, counts: np.ndarray) -> pa.Table:
+def _moved(deletes: pa.Table, was: np.ndarray, first_row: np.ndarray) -> pa.Table:
     """Deleted positions under the new rows: the piece that a position falls into, and its place there."""
     if not deletes.num_rows:
         return deletes
