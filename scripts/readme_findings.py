@@ -13,8 +13,13 @@ START, END = "<!-- findings -->", "<!-- end of findings -->"
 
 def table() -> str:
     """The table as Markdown."""
-    rows = [f"| `{code.text}` | {code.severity.value} | {code.meaning} |" for code in Code]
+    rows = [f"| `{code.text}` | {_severity(code)} | {code.meaning} |" for code in Code]
     return "\n".join([START, "", "| code | severity | meaning |", "|---|---|---|", *rows, "", END])
+
+
+def _severity(code: Code) -> str:
+    cured = "; rewritten" if code.rewritable else "; resolved" if code is Code.EQUALITY_DELETES else ""
+    return f"{code.severity.value}{cured}"
 
 
 def main() -> None:

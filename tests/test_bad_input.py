@@ -26,7 +26,8 @@ Json = dict[str, Any]
 def attempt(found: Case, lake: Path, **more: Any) -> bridge.Report:
     """Migrate in this process; every error but a BridgeError is a fault of ours."""
     pairs = tuple((old, str(found.home / new)) for old, new in found.facts["map_prefix"])
-    options = bridge.Options(rename="main.t", verify="none", path_map=bridge.PathMap(pairs), **more)
+    given = {"rename": "main.t", "verify": "none", "rewrite": "never", "path_map": bridge.PathMap(pairs), **more}
+    options = bridge.Options(**given)
     return bridge.migrate(f"iceberg:{found.metadata}", f"ducklake:{lake}", options)
 
 

@@ -567,10 +567,17 @@ def test_metadata_file_given_as_uri_is_migrated(name: str, make: Make) -> None:
 # 23: NaN
 
 
-def test_nan_outside_the_bounds_blocks(make: Make) -> None:
+def test_nan_outside_the_bounds_blocks_when_nothing_may_be_rewritten(make: Make) -> None:
     made = make("23")
     before = tree_hash(made.folder)
-    ran = run("migrate", f"iceberg:{path_of(made.said['metadata'])}", f"ducklake:{made.lake()}", "--json")
+    ran = run(
+        "migrate",
+        f"iceberg:{path_of(made.said['metadata'])}",
+        f"ducklake:{made.lake()}",
+        "--json",
+        "--rewrite",
+        "never",
+    )
     assert ran.code == 3, ran.out + ran.err
     assert ran.codes()["blocked"] == ["nan-outside-bounds"] * 2
     blocked = [each for each in ran.json["tables"][0]["findings"] if each["severity"] == "blocked"]

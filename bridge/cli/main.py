@@ -80,7 +80,7 @@ _OPTIONS = (
     _option(
         "--rewrite",
         type=click.Choice(["never", "when-needed"]),
-        default="never",
+        default="when-needed",
         show_default=True,
         help="Rewrite, with Spark, the files that cannot be registered, and resolve equality deletes; else they block.",
     ),

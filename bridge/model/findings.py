@@ -130,8 +130,8 @@ class Code(Enum):
         _BLOCKED,
         "field ids run against their nesting; the catalog could not load",
     )
-    EQUALITY_DELETES = ("equality-deletes", _BLOCKED, "equality delete files are not carried yet")
-    FILE_FORMAT = ("file-format", _BLOCKED, "data files that are not Parquet need a rewrite")
+    EQUALITY_DELETES = ("equality-deletes", _BLOCKED, "equality delete files name values, not rows")
+    FILE_FORMAT = ("file-format", _BLOCKED, "data files that are not Parquet")
     NO_FIELD_IDS = (
         "no-field-ids",
         _BLOCKED,
@@ -230,6 +230,8 @@ class Finding:
     hint: str = ""
     files: tuple[str, ...] = ()
     file_count: int = 0
+    on_files: bool = False
+    """Said of a definition, it is about every data file of the table, and gone when these are rewritten."""
 
     @property
     def severity(self) -> Severity:

@@ -30,7 +30,7 @@ class Options:
     verify: Literal["metadata", "rows", "none"] = "metadata"
     inline_deletes: int = 2_000_000
     """Deleted rows of a table that may be noted in the catalog; beyond it the target writes delete files."""
-    rewrite: Literal["never", "when-needed"] = "never"
+    rewrite: Literal["never", "when-needed"] = "when-needed"
     """Whether files that cannot be registered as they are may be rewritten, and equality deletes be resolved; with
     "never" they block."""
     spark_master: str = ""

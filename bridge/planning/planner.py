@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 import pyarrow as pa
@@ -13,9 +13,9 @@ from bridge.errors import Conflict, UsageError
 from bridge.model.files import FileProblem, Files
 from bridge.model.findings import Code, Finding, Severity
 from bridge.model.options import Options
-from bridge.model.schema import walk
+from bridge.model.schema import Placed, walk
 from bridge.model.table import Table, TableName
-from bridge.model.types import Decimal, Field, Geo, Leaf, NestedDefault, Time, Timestamp, Unit, UnknownType
+from bridge.model.types import Decimal, Geo, Leaf, NestedDefault, Time, Timestamp, Unit, UnknownType
 from bridge.planning.plan import Action, Rewrite, TablePlan
 from bridge.ports import TargetTable
 
@@ -52,7 +52,7 @@ def decide(
     identity = {"format": table.format, "uuid": table.uuid, "location": table.location}
     plan_id = _digest(repr((identity, [commit.id for commit in table.commits], definition, options.type_map)))
     base = None if held is None else _base(table, held, definition, options)
-    findings = [*table.findings, *files.findings, *said]
+    findings = [*table.findings, *files.findings, *(each for each in said if not each.on_files)]
     if isinstance(base, Finding):
         return TablePlan(table.name, target, Action.BLOCKED, (base,), table, files, identity=identity)
     if base == len(table.commits):
@@ -60,10 +60,12 @@ def decide(
             table.name, target, Action.NOTHING, (), table, files, definition=definition, id=plan_id, identity=identity
         )
     ownership = options.ownership or (held.bookmark.ownership if held and held.bookmark else "shared")
-    problems = [each for each in files.problems if not _accepted(each.finding, options)]
+    every = tuple(range(files.table.num_rows))
+    problems = [FileProblem(each, None, every) for each in said if each.code.rewritable and each.on_files]
+    problems += [each for each in files.problems if not _accepted(each.finding, options)]
     if ownership == "adopt":
         problems += _returning(table, files)
-    healed = [each for each in problems if _heals(table, each)]
+    healed = [each for each in problems if _heals(table, each, options)]
     if options.rewrite == "never":
         problems = [_told(each) if each in healed else each for each in problems]
         healed = []
@@ -134,30 +136,37 @@ def _noted(files: Files, first: int, base: int | None) -> int:
     return int(pc.sum(pc.and_(lasting, new)).as_py() or 0)
 
 
-def _heals(table: Table, problem: FileProblem) -> bool:
+def _heals(table: Table, problem: FileProblem, options: Options) -> bool:
     """Whether rewriting files, or resolving deletes, takes a problem away."""
     if problem.finding.code is Code.EQUALITY_DELETES:
         return True
     if not problem.rows:
         return False
-    return all(_is_writable(each.field) for each in walk(table.all_fields))
+    chosen = dict(options.type_map)
+    return all(_is_writable(each, chosen) for each in walk(table.all_fields))
 
 
-def _is_writable(field: Field) -> bool:
+def _is_writable(place: Placed, chosen: Mapping[str, str]) -> bool:
     """What the rewriting engine can write exactly; the others stay what they are, or block."""
-    type_ = field.type
-    if isinstance(field.initial_default, NestedDefault) or type_ in _UNWRITABLE:
+    type_ = place.field.type
+    if isinstance(place.field.initial_default, NestedDefault) or type_ in _UNWRITABLE:
         return False
-    if isinstance(type_, Decimal):
-        return type_.precision <= 38
-    return not isinstance(type_, Geo | UnknownType)
+    match type_:
+        case Decimal(precision, _):
+            return precision <= 38
+        case Timestamp(Unit.NANO, True):
+            return "timestamptz_ns" in chosen
+        case Leaf.VARIANT:
+            return place.parent is None
+        case _:
+            return not isinstance(type_, Geo | UnknownType)
 
 
 _UNWRITABLE: frozenset[object] = frozenset(
     {
-        *(Leaf.VARIANT, Leaf.INTERVAL, Leaf.TIMETZ, Leaf.INT128, Leaf.UINT128),
+        *(Leaf.INTERVAL, Leaf.TIMETZ, Leaf.INT128, Leaf.UINT128),
         *(Time(unit) for unit in Unit if unit is not Unit.MICRO),
-        *(Timestamp(unit, utc=True) for unit in Unit if unit is not Unit.MICRO),
+        *(Timestamp(unit, utc=True) for unit in (Unit.SECOND, Unit.MILLI)),
     }
 )
 

@@ -85,6 +85,7 @@ def _types(subject: str, placed: Sequence[Placed], chosen: Mapping[str, str], st
                 f"column {_path(place)}: DuckDB reads the files as timestamptz, so that timestamp_ns would depend on "
                 "the session's time zone",
                 "choose --type-map timestamptz_ns=timestamptz",
+                on_files=True,
             )
         elif source == "timestamptz_ns":
             yield Finding(Code.TYPE_NARROWED, subject, f"column {_path(place)}: {source} becomes {name}, as asked")

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 
 from bridge.model.types import (
     ColumnType,
     Decimal,
+    Field,
     Fixed,
     Geo,
     Leaf,
@@ -19,7 +21,7 @@ from bridge.model.types import (
     UnknownType,
 )
 
-__all__ = ["TYPE_CHOICES", "duckdb_type", "is_renamed", "postgres_type", "sqlite_type", "type_name"]
+__all__ = ["TYPE_CHOICES", "duckdb_type", "is_renamed", "postgres_type", "sqlite_type", "stored_fields", "type_name"]
 
 BY_TYPE: dict[ColumnType, str] = {
     Leaf.BOOLEAN: "boolean",
@@ -110,6 +112,25 @@ def is_renamed(type_: ColumnType) -> str:
             return "timestamptz_ns"
         case _:
             return ""
+
+
+def stored_fields(fields: tuple[Field, ...], chosen: Mapping[str, str]) -> tuple[Field, ...]:
+    """The fields as files of the lake's own hold them: under the types that the user chose."""
+    return tuple(replace(each, type=_stored(each.type, chosen)) for each in fields)
+
+
+def _stored(type_: ColumnType, chosen: Mapping[str, str]) -> ColumnType:
+    match type_:
+        case Struct(fields):
+            return Struct(stored_fields(fields, chosen))
+        case ListOf(element):
+            return ListOf(*stored_fields((element,), chosen))
+        case MapOf(key, value):
+            return MapOf(*stored_fields((key, value), chosen))
+        case Timestamp(Unit.NANO, True):
+            return NAMES.get(chosen.get("timestamptz_ns", ""), type_)
+        case _:
+            return type_
 
 
 _SQLITE_INTEGERS = frozenset({"boolean", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32"})

@@ -30,7 +30,7 @@ from converters.ducklake.remote import needs_objects, setup_words
 from converters.ducklake.review import nul_text, review_table
 from converters.ducklake.scanner import ask, compare_rows
 from converters.ducklake.settings import lake_settings
-from converters.ducklake.types import duckdb_type
+from converters.ducklake.types import duckdb_type, stored_fields
 from converters.storage import absolute
 
 __all__ = ["DuckLakeTarget", "open_target"]
@@ -202,7 +202,7 @@ class DuckLakeTarget:
         level, size = settings.get("parquet_compression_level"), settings.get("target_file_size")
         return TargetFiles(
             f"{folder}bridge-{plan}",
-            table.all_fields,
+            stored_fields(table.all_fields, self._chosen),
             Settings(
                 compression=settings.get("parquet_compression", "snappy"),
                 level=int(level) if level else None,

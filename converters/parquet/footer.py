@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import pyarrow as pa
@@ -11,6 +11,7 @@ import pyarrow.parquet as pq
 
 from bridge.errors import BridgeError, Unanswered, Unreachable
 from converters import storage
+from converters.parquet.shape import read_variants
 
 __all__ = ["Column", "Footer", "read_footer", "read_footers"]
 
@@ -57,6 +58,8 @@ class Footer:
     encrypted: bool
     columns: tuple[Column, ...]
     top_ids: tuple[int | None, ...]
+    variants: frozenset[str] = frozenset()
+    """The top-level groups that carry the annotation VARIANT; looked for only where a group looks like one."""
 
     @property
     def has_ids(self) -> bool:
@@ -92,11 +95,14 @@ def read_footer(path: str) -> Footer:
             raise Unreachable(f"data file {path} is not Parquet: it does not end with PAR1")
         source.seek(0)
         try:
-            return _parsed(path, size, int.from_bytes(tail[:4], "little"), pq.read_metadata(source))
+            footer = _parsed(path, size, int.from_bytes(tail[:4], "little"), pq.read_metadata(source))
         except (pa.ArrowException, OSError, ValueError, OverflowError) as error:
             storage.raise_unanswered(path, "data file", error)
             first = (str(error).splitlines() or [type(error).__name__])[0]
             raise Unreachable(f"data file {path} has a damaged footer: {first}") from error
+    if any(len(each.path) == 2 and each.path[1] == "metadata" for each in footer.columns):
+        return replace(footer, variants=read_variants(path))
+    return footer
 
 
 def _parsed(path: str, size: int, footer_size: int, metadata: Any) -> Footer:

@@ -14,10 +14,12 @@ from bridge.errors import BridgeError, Unreachable
 from converters import storage
 from converters.parquet.thrift import Damaged, Struct, read_struct
 
-__all__ = ["Kind", "Node", "read_shape", "read_shapes"]
+__all__ = ["Kind", "Node", "read_shape", "read_shapes", "read_variants"]
 
 _REPEATED = 2
 _MAP, _LIST = 1, 3
+_VARIANT = 16
+"""The member of the union LogicalType."""
 
 
 class Kind(Enum):
@@ -70,10 +72,20 @@ class _Element:
     converted: int | None
     children: tuple[_Element, ...]
     is_group: bool
+    is_variant: bool
 
 
 def read_shape(path: str) -> tuple[Node, ...]:
     """The top-level columns; Unreachable when the file is gone or damaged."""
+    return tuple(_node(each) for each in _columns(path))
+
+
+def read_variants(path: str) -> frozenset[str]:
+    """The names of the top-level groups that are annotated as VARIANT (parquet-format, VariantEncoding.md)."""
+    return frozenset(each.name for each in _columns(path) if each.is_variant)
+
+
+def _columns(path: str) -> tuple[_Element, ...]:
     with storage.open_input(path, "data file") as source:
         size = source.size()
         source.seek(max(size - 8, 0))
@@ -89,7 +101,7 @@ def read_shape(path: str) -> tuple[Node, ...]:
             raise Damaged("its schema has more than one root")
     except Damaged as error:
         raise Unreachable(f"data file {path} has a damaged footer: {error}") from error
-    return tuple(_node(each) for each in root.children)
+    return root.children
 
 
 def read_shapes(paths: Sequence[str]) -> list[tuple[Node, ...] | BridgeError]:
@@ -105,13 +117,22 @@ def read_shapes(paths: Sequence[str]) -> list[tuple[Node, ...] | BridgeError]:
 
 
 def _tree(elements: Iterator[Struct]) -> _Element:
-    """parquet.thrift, SchemaElement: 3 repetition, 4 name, 5 num_children, 6 converted_type, 9 field_id."""
+    """parquet.thrift, SchemaElement: 3 repetition, 4 name, 5 num_children, 6 converted_type, 9 field_id, 10
+    logicalType."""
     own = next(elements, None)
     if own is None:
         raise Damaged("its schema ends too early")
     count = own.integer(5) or 0
     children = tuple(_tree(elements) for _ in range(count))
-    return _Element(own.text(4), own.integer(9), own.integer(3) == _REPEATED, own.integer(6), children, count > 0)
+    return _Element(
+        name=own.text(4),
+        id=own.integer(9),
+        repeated=own.integer(3) == _REPEATED,
+        converted=own.integer(6),
+        children=children,
+        is_group=count > 0,
+        is_variant=own.has(10, _VARIANT),
+    )
 
 
 def _node(element: _Element, repeated_is_fine: bool = False) -> Node:

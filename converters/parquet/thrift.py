@@ -40,6 +40,11 @@ class Struct:
         except UnicodeDecodeError:
             raise Damaged(f"field {field} is no UTF-8 text") from None
 
+    def has(self, field: int, member: int) -> bool:
+        """Whether a union in that field is this member."""
+        value = self._fields.get(field)
+        return isinstance(value, dict) and member in value
+
     def structs(self, field: int) -> list[Value]:
         value = self._fields.get(field)
         if not isinstance(value, list):

@@ -74,6 +74,8 @@ def _fits(stored: pa.DataType, type_: ColumnType) -> object:
             return t.is_timestamp(stored) or t.is_date(stored)
         case Leaf.NOTHING:
             return True
+        case Leaf.VARIANT:
+            return t.is_struct(stored) and {each.name for each in stored} == {"metadata", "value"}
         case _:
             return False
 
@@ -91,6 +93,8 @@ def cast(values: pa.Array, type_: ColumnType) -> pa.Array:
         return values
     try:
         match type_:
+            case Leaf.VARIANT:
+                return _variants(values)
             case Leaf.UUID:
                 return pa.ExtensionArray.from_storage(wanted, _uuids(values))
             case Timestamp(unit):
@@ -112,6 +116,12 @@ def _uuids(values: pa.Array) -> pa.Array:
         texts = values.to_pylist()
         return pa.array([None if each is None else uuid.UUID(each).bytes for each in texts], pa.binary(16))
     return values.cast(pa.binary()).cast(pa.binary(16)) if values.type != pa.binary(16) else values
+
+
+def _variants(values: pa.StructArray) -> pa.Array:
+    metadata, value = (values.field(name).cast(pa.binary()) for name in ("metadata", "value"))
+    joined = pc.binary_join_element_wise(metadata, value, pa.scalar(b"", pa.binary()))
+    return pc.if_else(values.is_valid(), joined, pa.scalar(None, pa.binary()))
 
 
 def _fixed(values: pa.Array, length: int) -> pa.Array:

@@ -7,7 +7,7 @@ import pyarrow as pa
 from bridge.errors import Blocked
 from bridge.model.types import ColumnType, Decimal, Field, Fixed, Leaf, ListOf, MapOf, Struct, Time, Timestamp, Unit
 
-__all__ = ["arrow_type", "duckdb_type", "field_ids", "identifier", "literal"]
+__all__ = ["arrow_type", "duckdb_type", "field_ids", "identifier", "literal", "written"]
 
 # as DuckDB 1.5.5 writes a lake's types (tests/converters/test_spark_task.py reads every one back)
 _LEAVES: dict[ColumnType, tuple[pa.DataType, str]] = {
@@ -60,14 +60,19 @@ def _leaf(type_: ColumnType) -> tuple[pa.DataType, str]:
 
 
 def arrow_type(type_: ColumnType) -> pa.DataType:
-    """The Arrow type in which values reach the writer; Blocked for types that it cannot write exactly."""
+    """The Arrow type in which a column reaches the writer; Blocked for types that it cannot write exactly. A variant
+    is its metadata and its value, one after the other."""
+    return pa.binary() if type_ is Leaf.VARIANT else _arrow_type(type_)
+
+
+def _arrow_type(type_: ColumnType) -> pa.DataType:
     match type_:
         case Struct(fields):
-            return pa.struct([pa.field(each.name, arrow_type(each.type)) for each in fields])
+            return pa.struct([pa.field(each.name, _arrow_type(each.type)) for each in fields])
         case ListOf(element):
-            return pa.list_(pa.field("element", arrow_type(element.type)))
+            return pa.list_(pa.field("element", _arrow_type(element.type)))
         case MapOf(key, value):
-            return pa.map_(arrow_type(key.type), arrow_type(value.type))
+            return pa.map_(_arrow_type(key.type), _arrow_type(value.type))
         case _:
             return _leaf(type_)[0]
 
@@ -83,6 +88,14 @@ def duckdb_type(type_: ColumnType) -> str:
             return f"MAP({duckdb_type(key.type)}, {duckdb_type(value.type)})"
         case _:
             return _leaf(type_)[1]
+
+
+def written(field: Field) -> str:
+    """What the writer selects for a column that came as its Arrow type."""
+    name = identifier(field.name)
+    if field.type is Leaf.VARIANT:
+        return f"variant_bytes_to_variant({name}) AS {name}"
+    return f"CAST({name} AS {duckdb_type(field.type)}) AS {name}"
 
 
 def field_ids(fields: tuple[Field, ...]) -> str:

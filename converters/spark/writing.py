@@ -27,7 +27,7 @@ from bridge.model.schema import walk
 from bridge.model.types import Field, ListOf, MapOf, Struct
 from converters import storage
 from converters.spark.plan import Settings
-from converters.spark.types import duckdb_type, field_ids, identifier, literal
+from converters.spark.types import field_ids, literal, written
 
 __all__ = ["TEMPORARY", "ColumnStat", "Piece", "connect", "failed", "write_piece"]
 
@@ -101,7 +101,7 @@ def write_piece(
     group_rows: int,
 ) -> Piece:
     """One file with all the rows; it is at `path` whole or not at all."""
-    columns = ", ".join(f"CAST({identifier(f.name)} AS {duckdb_type(f.type)}) AS {identifier(f.name)}" for f in fields)
+    columns = ", ".join(map(written, fields))
     options = [
         "FORMAT parquet",
         f"COMPRESSION {literal(settings.compression)}",
