@@ -18,7 +18,11 @@ from urllib.parse import urlsplit
 import duckdb
 import pyarrow as pa
 import pytest
+from pyiceberg.schema import Schema
+from pyiceberg.table.name_mapping import create_mapping_from_schema
+from pyiceberg.types import DecimalType, IntegerType, ListType, MapType, NestedField, StringType, StructType
 
+from tests.foreign_files import PROPERTY, Foreign
 from tests.judge import Subject, Version, judge
 from tests.server import Server, server
 from tests.support import SHARED, Ran, commits_of, lake_rows, opened, run, tree_hash
@@ -27,7 +31,7 @@ CASES = SHARED / "cases"
 if not CASES.is_dir():
     pytest.skip("the case scripts are not beside this checkout", allow_module_level=True)
 
-SPARK = ("01", "02", "03", "04", "06", "08", "09", "11", "14")
+SPARK = ("01", "02", "03", "04", "06", "07", "08", "09", "11", "14")
 
 
 @dataclass(frozen=True)
@@ -162,7 +166,8 @@ def path_of(uri: str) -> Path:
 
 
 @pytest.mark.parametrize(
-    "number", [*(pytest.param(each, marks=pytest.mark.spark) for each in SPARK if each != "03"), pytest.param("21")]
+    "number",
+    [*(pytest.param(each, marks=pytest.mark.spark) for each in SPARK if each not in ("03", "07")), pytest.param("21")],
 )
 def test_case_migrates_and_its_source_stays(number: str, migrate: Migrate) -> None:
     lake = migrate(number)
@@ -717,15 +722,13 @@ def test_other_catalogs_answer_alike(
     assert judge(attach, [Subject("main.t", tuple(asked))], scratch=tmp_path / "judge", change=False, filters=6) == []
 
 
-# 03 and 23 with rewriting
+# 03, 07, 13 and 23 with rewriting
 
 
 def rewritten(made: Made, source: str | Path) -> Lake:
     """The case's table, its files rewritten and its equality deletes resolved where they have to be."""
     lake = made.lake("rewritten")
-    ran = run(
-        "migrate", f"iceberg:{source}", f"ducklake:{lake}", "--as", "main.t", "--json", "--rewrite", "when-needed"
-    )
+    ran = run("migrate", f"iceberg:{source}", f"ducklake:{lake}", "--as", "main.t", "--json")
     assert ran.code == 0, ran.out + ran.err
     return Lake(made, lake, ran)
 
@@ -739,6 +742,56 @@ def test_equality_deletes_delete_by_value_and_sequence(make: Make) -> None:
     assert lake.ask("SELECT count(*), sum(n) FROM t") == [(made.expected["count"], made.expected["sum_n"])]
     own = lake_rows(lake.file, "SELECT count(*) FROM ducklake_data_file WHERE path_is_relative")
     assert own == [(0,)], "the data files stay as they are"
+
+
+@pytest.mark.spark
+@pytest.mark.slow
+def test_int96_instants_of_any_year_are_the_same_in_every_zone(make: Make) -> None:
+    made = make("07")
+    lake = rewritten(made, made.said["table"])
+    filters = made.expected["filters"]
+    with opened(lake.file) as connection:
+        for zone in ("UTC", "Asia/Kolkata", "America/New_York"):
+            connection.execute(f"SET TimeZone = '{zone}'")
+            found = connection.execute("SELECT id, epoch_us(ts) FROM t ORDER BY id").fetchall()
+            assert [list(row) for row in found] == made.expected["id_to_utc_epoch_micros"]
+            counts = {
+                where: connection.execute(f"SELECT count(*) FROM t WHERE {where}").fetchall()[0][0] for where in filters
+            }
+            assert counts == filters
+
+
+@pytest.mark.spark
+@pytest.mark.slow
+def test_legacy_layouts_beside_new_ones_are_rewritten_and_equal(make: Make, tmp_path: Path) -> None:
+    made = make("13")
+    files = sorted(Path(made.said["parquet_dir"]).glob("*.parquet"))
+    columns = (
+        NestedField(1, "id", IntegerType()),
+        NestedField(2, "d9", DecimalType(9, 2)),
+        NestedField(3, "d18", DecimalType(18, 3)),
+        NestedField(4, "d38", DecimalType(38, 4)),
+        NestedField(5, "a", ListType(10, IntegerType(), False)),
+        NestedField(
+            6,
+            "st",
+            ListType(11, StructType(NestedField(12, "x", IntegerType()), NestedField(13, "y", StringType())), False),
+        ),
+        NestedField(7, "m", MapType(14, StringType(), 15, ListType(16, IntegerType(), False), False)),
+        NestedField(8, "an", ListType(17, IntegerType(), False)),
+        NestedField(9, "ae", ListType(18, IntegerType(), False)),
+    )
+    table = Foreign(tmp_path / "t", Schema(*columns))
+    with table.table.transaction() as transaction:
+        transaction.set_properties({PROPERTY: create_mapping_from_schema(table.table.schema()).model_dump_json()})
+    table.add(*((path, 1, ()) for path in files))
+    lake = rewritten(made, table.metadata)
+    assert lake.ran.json["tables"][0]["rewrite"]["files"] == 1, "the file of the new layout stays"
+    found = []
+    for id_, d9, d18, d38, *nested in lake.ask("FROM t ORDER BY id"):
+        a, st, m, an, ae = nested
+        found.append([id_, str(d9), str(d18), str(d38), a, [list(each.values()) for each in st], m, an, ae])
+    assert found == made.expected["rows"]
 
 
 @pytest.mark.spark
