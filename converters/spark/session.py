@@ -6,19 +6,19 @@ import hashlib
 import importlib.util
 import logging
 import os
-import re
 import shutil
 import sys
 import tempfile
 import zipfile
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias
 
 import pyarrow as pa
 
-from bridge.errors import BridgeError, Unreachable, UsageError
+from bridge.errors import Unreachable, UsageError
+from converters.spark.failures import NEEDED, SHIPPED, first_line, told
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -29,7 +29,6 @@ Work: TypeAlias = Callable[[Iterable[pa.RecordBatch]], Iterable[pa.RecordBatch]]
 
 _LOG = logging.getLogger(__name__)
 
-_SHIPPED = ("bridge", "converters")
 _QUIET = {
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
@@ -185,7 +184,7 @@ class Engine:
             if not options.remote:
                 session.sparkContext.setLogLevel(options.conf.get("spark.log.level", "ERROR"))
         except _failures() as error:
-            first = _first_line(error)
+            first = first_line(str(error))
             where = options.remote or options.master
             raise Unreachable(f"Spark at {where} does not start: {first}", hint="ducklake-bridge doctor") from error
         self._own = True
@@ -210,15 +209,29 @@ class Engine:
         try:
             return [tuple(row) for row in frame.collect()]
         except _failures() as error:
-            text = str(error)
-            missing = re.search(r"ModuleNotFoundError: No module named '(\w+)'", text)
-            if missing:
-                raise Unreachable(
-                    f"a Spark executor has no Python module {missing.group(1)}",
-                    hint="install duckdb, pyarrow and fastavro where the executors run, or set PYSPARK_PYTHON",
-                ) from error
-            said = [line for line in text.splitlines() if re.match(r"\w*(\.\w+)*(Error|Exception)\b", line.strip())]
-            raise BridgeError(f"a Spark job failed: {(said or [_first_line(error)])[-1].strip()}") from error
+            raise told(str(error), self._executors) from error
+
+    def _executors(self) -> list[tuple[str, str, str]]:
+        """Host, Python and what of ours it lacks, of each executor that answers; asked when a job failed."""
+        names = (*NEEDED, *SHIPPED)
+
+        def look(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+            # all in here: the executor may have nothing that this module imports
+            import importlib.util
+            import os
+            import sys
+
+            lacking = [name for name in names if importlib.util.find_spec(name) is None]
+            for batch in batches:
+                said = {"host": [os.uname().nodename], "python": [sys.executable], "lacking": [" ".join(lacking)]}
+                yield type(batch).from_pydict(said)
+
+        try:
+            numbers = self.session.range(0, self.width(), 1, self.width())
+            rows = numbers.mapInArrow(look, "host string, python string, lacking string").collect()
+        except _failures():
+            return []
+        return sorted({(str(row[0]), str(row[1]), str(row[2])) for row in rows})
 
     def _ship(self, session: SparkSession) -> None:
         """Give the executors the code of our tasks; what it imports (duckdb, pyarrow, fastavro) must be there."""
@@ -240,10 +253,6 @@ def _failures() -> tuple[type[Exception], ...]:
     return (PySparkException, Py4JError, RuntimeError, OSError, ValueError)
 
 
-def _first_line(error: BaseException) -> str:
-    return (str(error).strip().splitlines() or [type(error).__name__])[0]
-
-
 def _is_connected(session: SparkSession) -> bool:
     """Whether the session is a client of Spark Connect, which has no SparkContext."""
     return ".connect." in type(session).__module__
@@ -252,7 +261,7 @@ def _is_connected(session: SparkSession) -> bool:
 def package(directory: Path) -> Path:
     """Our packages as an archive that Python imports from, named by its content."""
     root = Path(__file__).resolve().parents[2]
-    members = sorted(path for name in _SHIPPED for path in (root / name).rglob("*.py"))
+    members = sorted(path for name in SHIPPED for path in (root / name).rglob("*.py"))
     digest = hashlib.sha256()
     for path in members:
         digest.update(str(path.relative_to(root)).encode() + b"\0" + path.read_bytes())
