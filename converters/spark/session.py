@@ -7,13 +7,16 @@ import importlib.util
 import logging
 import os
 import shutil
+import socket
 import sys
 import tempfile
+import warnings
 import zipfile
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias
+from urllib.parse import urlsplit
 
 import pyarrow as pa
 
@@ -99,6 +102,9 @@ def examine() -> tuple[bool, str, str]:
 
 _SPARK = "pip install 'ducklake-bridge[spark]'"
 _JVM = "pip install 'ducklake-bridge[jvm]'"
+_CONNECT = "pip install 'ducklake-bridge[connect]'"
+_CONNECT_PORT = 15002
+_ANSWER = 15.0
 
 
 class Engine:
@@ -161,8 +167,11 @@ class Engine:
             from pyspark.sql import SparkSession
         except ImportError as error:
             raise Unreachable("pyspark is not installed", hint=_SPARK) from error
+        # a newer pandas than this pyspark knows works (scripts/spark_versions.py): no warning on every job
+        warnings.filterwarnings("ignore", message=".*pandas", module=r"pyspark\.")
         builder = SparkSession.builder.appName("ducklake-bridge")
         if options.remote:
+            _answers(options.remote)
             builder = builder.remote(options.remote)
             settings = dict(options.conf)
         else:
@@ -181,11 +190,15 @@ class Engine:
             builder = builder.config(key, value)
         try:
             session = builder.getOrCreate()
-            if not options.remote:
+            if options.remote:
+                _LOG.debug("the Spark Connect server is version %s", session.version)
+            else:
                 session.sparkContext.setLogLevel(options.conf.get("spark.log.level", "ERROR"))
+        except ImportError as error:
+            raise Unreachable(f"no client of Spark Connect: {first_line(str(error))}", hint=_CONNECT) from error
         except _failures() as error:
             first = first_line(str(error))
-            where = options.remote or options.master
+            where = options.remote.split(";")[0] or options.master  # a token may follow
             raise Unreachable(f"Spark at {where} does not start: {first}", hint="ducklake-bridge doctor") from error
         self._own = True
         return session
@@ -246,11 +259,33 @@ class Engine:
 
 
 def _failures() -> tuple[type[Exception], ...]:
-    """What pyspark raises: its own errors, and those of the bridge to the JVM."""
-    from py4j.protocol import Py4JError
+    """What pyspark raises: its own errors, and those of the bridge to the JVM, which a client of Connect lacks."""
     from pyspark.errors import PySparkException
 
-    return (PySparkException, Py4JError, RuntimeError, OSError, ValueError)
+    known: tuple[type[Exception], ...] = (PySparkException, RuntimeError, OSError, ValueError)
+    if importlib.util.find_spec("py4j") is None:
+        return known
+    from py4j.protocol import Py4JError
+
+    return (*known, Py4JError)
+
+
+def _answers(remote: str) -> None:
+    """Unreachable unless somebody listens at a Connect address: pyspark itself would try for many minutes."""
+    place = urlsplit(remote)
+    try:
+        host, port = place.hostname or "", place.port or _CONNECT_PORT
+    except ValueError as error:
+        raise UsageError(f"{remote.split(';')[0]} is not a Spark Connect address", hint=_ADDRESS) from error
+    if place.scheme != "sc" or not host:
+        raise UsageError(f"{remote.split(';')[0]} is not a Spark Connect address", hint=_ADDRESS)
+    try:
+        socket.create_connection((host, port), _ANSWER).close()
+    except OSError as error:
+        raise Unreachable(f"no Spark Connect server answers at sc://{host}:{port}: {error}") from error
+
+
+_ADDRESS = "it looks like sc://HOST:PORT"
 
 
 def _is_connected(session: SparkSession) -> bool:
