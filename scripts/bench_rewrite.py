@@ -1,6 +1,6 @@
 """Measure the rewriter: its rate against DuckDB's own COPY of the same rows, what equality deletes read, its memory.
 
-    python scripts/bench_rewrite.py [rewrite] [deletes] [memory] [--rows N] [--threads N]
+    python scripts/bench_rewrite.py [rewrite] [deletes] [memory] [--large] [--rows N] [--threads N]
 
 Rates compare a task of the rewriter, without Spark's start, with `COPY (SELECT * FROM file) TO ...` in DuckDB with as
 many threads, in seconds of processor time of all threads; each is the best of three. `deletes` counts the bytes that
@@ -20,6 +20,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 import duckdb
+import fastavro
+import numpy as np
 import pyarrow as pa
 import pyarrow.orc as orc
 import pyarrow.parquet as pq
@@ -27,7 +29,7 @@ import pyarrow.parquet as pq
 from bridge.model.types import Decimal, Field, FieldId, Leaf, Timestamp
 from converters.spark.equality import resolve
 from converters.spark.keys import EqualityDeletes, KeyTask, Subject
-from converters.spark.plan import DataFile, Name, RewriteTask, Settings, Target
+from converters.spark.plan import DataFile, Name, PartitionKey, RewriteTask, Settings, SortKey, Target
 from converters.spark.task import rewrite
 
 FIELDS = (
@@ -145,26 +147,136 @@ def memory(folder: Path, rows: int) -> bool:
 
 def one(path: str, out: str, limit: int) -> None:
     """Rewrite a file and print the memory before and at the peak."""
-
-    def held() -> int:
-        return int(Path("/proc/self/status").read_text().split("VmHWM:")[1].split()[0]) * 1024
-
-    base = held()
+    base = peak()
     settings = Settings(memory=limit, row_group_bytes=32 << 20)
     rewrite(RewriteTask("0", DataFile(path), Target(out, FIELDS, settings), "one"))
-    print(base, held())
+    print(base, peak())
+
+
+def peak() -> int:
+    """The most memory that this process has held, in bytes."""
+    return int(Path("/proc/self/status").read_text().split("VmHWM:")[1].split()[0]) * 1024
+
+
+LARGE_LIMIT = 192 << 20
+LAYOUTS = ("as it is", "one row in three deleted", "sorted", "partitioned")
+BESIDE = 320 << 20
+"""What a task may hold beside its DuckDB: batches on their way (64 MB), pages, buffers of a stripe, the writer."""
+
+
+def part(format_: str, path: str, out: str, layout: str, limit: int) -> tuple[int, int]:
+    """Rewrite one file in a layout, here; the memory before, and at the peak."""
+    base = peak()
+    names = None if format_ == "parquet" else NAMES
+    settings = Settings(memory=limit, row_group_bytes=16 << 20, target_bytes=128 << 20)
+    sort = (SortKey(("text",)),) if layout == "sorted" else ()
+    partition = (PartitionKey("k", "bucket", 8),) if layout == "partitioned" else ()
+    target = Target(out, FIELDS, settings, sort, partition)
+    gone = f"{path}.deleted" if layout == LAYOUTS[1] else ""
+    written = rewrite(RewriteTask("0", DataFile(path, format_, names=names), target, "one", deleted_file=gone))
+    print(base, peak(), sum(written.column("record_count").to_pylist()))
+    return base, peak()
+
+
+def large_file(folder: Path, format_: str, rows: int, stripe: int = 64 << 20) -> Path:
+    """A file of typical columns in a format, one row group or large stripes, and beside it positions to delete."""
+    path = folder / f"large-{rows}.{format_}"
+    parquet = folder / f"source-{rows}.parquet"
+    if not parquet.exists():
+        with duckdb.connect(config={"threads": "1", "memory_limit": "2GB"}) as connection:
+            query = f"COPY ({_ROWS.format(rows=rows)}) TO '{parquet}' (FORMAT parquet, FIELD_IDS {_IDS})"
+            connection.execute(query)
+    with pq.ParquetFile(parquet) as file:
+        batches = (pa.Table.from_batches([each]) for each in file.iter_batches(32_768))
+        match format_:
+            case "parquet":
+                # as other writers do it: pages of a megabyte (DuckDB's own grow to a hundred in such a row group)
+                pq.write_table(pa.concat_tables(batches), path, row_group_size=rows)
+            case "orc":
+                with orc.ORCWriter(str(path), compression="zlib", stripe_size=stripe) as writer:
+                    for each in batches:
+                        writer.write(each)
+            case _:
+                with path.open("wb") as out:
+                    fastavro.writer(out, AVRO, (row for each in batches for row in each.to_pylist()), "deflate")
+    third = np.arange(0, rows, 3, dtype=np.int64)
+    pq.write_table(pa.table({"position": third}), f"{path}.deleted")
+    return path
+
+
+AVRO = fastavro.parse_schema(
+    {
+        "type": "record",
+        "name": "r",
+        "fields": [
+            {"name": name, "type": ["null", type_], "field-id": place + 1}
+            for place, (name, type_) in enumerate(
+                {
+                    "id": "long",
+                    "k": "int",
+                    "d": "double",
+                    "name": "string",
+                    "at": {"type": "long", "logicalType": "timestamp-micros", "adjust-to-utc": False},
+                    "price": {"type": "bytes", "logicalType": "decimal", "precision": 18, "scale": 2},
+                    "text": "string",
+                }.items()
+            )
+        ],
+    }
+)
+
+
+def large(
+    folder: Path, rows: int, limit: int = LARGE_LIMIT, formats: tuple[str, ...] = ("parquet", "orc", "avro")
+) -> bool:
+    """One file several times larger than its task's memory, in every layout; each in a process of its own."""
+    fine = True
+    for format_ in formats:
+        count = rows if format_ != "avro" else rows // 4  # it is read row by row
+        path = large_file(folder, format_, count, 256 << 20)
+        held = pq.ParquetFile(folder / f"source-{count}.parquet").metadata
+        plain = sum(held.row_group(place).total_byte_size for place in range(held.num_row_groups))
+        bound = limit if format_ != "avro" else limit // 4
+        for layout in LAYOUTS:
+            begin = time.perf_counter()
+            command = [sys.executable, __file__, "part", format_, str(path), str(folder / "out"), layout, str(bound)]
+            ran = subprocess.run(
+                command,
+                capture_output=True,
+                text=True,
+                check=False,
+                env={**os.environ, "PYTHONPATH": str(Path(__file__).resolve().parents[1])},
+            )
+            if ran.returncode:
+                print(f"{format_}, {layout}: {ran.stderr[-500:]}")
+                fine = False
+                continue
+            base, most, written = map(int, ran.stdout.split())
+            wanted = count - (count + 2) // 3 if layout == LAYOUTS[1] else count
+            fine = fine and most - base <= bound + BESIDE and written == wanted
+            print(
+                f"{format_}, {layout}: {count:,} rows, file of {path.stat().st_size >> 20} MB, {plain >> 20} MB plain,"
+                f" task limit {bound >> 20} MB: {(most - base) >> 20} MB over the {base >> 20} MB before,"
+                f" {time.perf_counter() - begin:.0f} s",
+                flush=True,
+            )
+    return fine
 
 
 def main() -> int:
     if sys.argv[1:2] == ["one"]:
         one(sys.argv[2], sys.argv[3], int(sys.argv[4]))
         return 0
+    if sys.argv[1:2] == ["part"]:
+        part(*sys.argv[2:6], int(sys.argv[6]))
+        return 0
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("what", nargs="*", help="rewrite, deletes, memory; by default all")
     parser.add_argument("--rows", type=int, default=4_000_000)
     parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--large", action="store_true", help="files several times larger than a task's memory, alone")
     given = parser.parse_args()
-    what = given.what or ["rewrite", "deletes", "memory"]
+    what = given.what or (["large"] if given.large else ["rewrite", "deletes", "memory"])
     fine = True
     with tempfile.TemporaryDirectory() as scratch:
         if "rewrite" in what:
@@ -173,6 +285,8 @@ def main() -> int:
             fine = deletes(Path(scratch), 10_000_000) and fine
         if "memory" in what:
             fine = memory(Path(scratch), max(given.rows, 8_000_000)) and fine
+        if "large" in what:
+            fine = large(Path(scratch), max(given.rows, 8_000_000)) and fine
     print("all within their limits" if fine else "NOT within the limits")
     return 0 if fine else 1
 

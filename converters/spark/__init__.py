@@ -29,7 +29,7 @@ session is started at the first batch that is not done yet; none is started when
 What a caller has to know:
 - `target.directory` and `staging` are reached by the driver and all executors; the directory is the plan's own:
   unfinished files of an earlier run in it are removed. On a cluster duckdb, pyarrow and fastavro must be installed with
-  the executors' Python; our own code is sent to them.
+  the executors' Python; our own code is sent to them. What they lack is one error (failures.py).
 - `fields` of a target are the columns of the lake's table at the commit, with ids and initial defaults; a file is read
   by its ids, or by `names` if it has none. Identity partition values go into `constants` where the file may lack them.
 - Without `deleted`, sort and partition, the rows of a file are its source's rows in their order, cut into one or more

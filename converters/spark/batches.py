@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import uuid
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -132,12 +133,30 @@ class Staging:
         storage.write(f"{self.root}/{name}", content, f".{name}.{uuid.uuid4().hex}{TEMPORARY}")
 
 
-def perform(root: str, name: str, work: Work) -> None:
-    """Do a batch, on an executor. An error of ours becomes a note; any other is Spark's to retry."""
+_SAME = "every executor must find the files where this machine does"
+
+
+def perform(root: str, name: str, work: Work) -> str:
+    """Do a batch, on an executor; "" or why the staging directory is of no use there. An error of ours becomes a note
+    in it; any other is Spark's to retry."""
     staging = Staging(root)
     try:
-        rows = [work(item) for item in staging.items(name)]
+        items = staging.items(name)
     except BridgeError as error:
-        staging.fail(name, error)
-        return
-    staging.finish(name, pa.concat_tables(rows))
+        return str(error)
+    try:
+        rows = [work(item) for item in items]
+    except BridgeError as error:
+        raised = error
+        if isinstance(error, errors.Missing) and not error.hint:
+            raised = errors.Missing(error.message, hint=f"so says the executor on {os.uname().nodename}: {_SAME}")
+        return _noted(lambda: staging.fail(name, raised))
+    return _noted(lambda: staging.finish(name, pa.concat_tables(rows)))
+
+
+def _noted(write: Callable[[], None]) -> str:
+    try:
+        write()
+    except BridgeError as error:
+        return str(error)
+    return ""

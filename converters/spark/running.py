@@ -39,7 +39,7 @@ class Progress:
 Watch = Callable[[Progress], None]
 """Called in the caller's thread whenever a batch is done."""
 
-_BATCH_BYTES = 128 << 20
+_BATCH_BYTES, _LEAST_BYTES, _SHARES = 128 << 20, 8 << 20, 64
 _BATCH_FILES = 64
 _WAIT, _WAIT_REMOTE = 0.1, 2.0
 
@@ -48,8 +48,10 @@ def grouped(jobs: Sequence[Job]) -> list[tuple[Batch, int]]:
     """Batches in the given order, with their bytes; the same jobs always give the same batches."""
     found: list[tuple[Batch, int]] = []
     held: list[Job] = []
+    # little work is still shared among executors, whose number is not asked: another run finds the same batches
+    limit = min(_BATCH_BYTES, max(_LEAST_BYTES, sum(job.size for job in jobs) // _SHARES))
     for job in jobs:
-        if held and (len(held) == _BATCH_FILES or sum(each.size for each in held) + job.size > _BATCH_BYTES):
+        if held and (len(held) == _BATCH_FILES or sum(each.size for each in held) + job.size > limit):
             found.append((Batch(tuple(each.text for each in held)), sum(each.size for each in held)))
             held = []
         held.append(job)
@@ -81,7 +83,11 @@ def run_batches(
     meter.tell(done)
     if todo:
         _run(engine, staging, todo, work, meter)
-    return [staging.rows(batch.name) for batch, _ in batches]
+    rows = [staging.rows(batch.name) for batch, _ in batches]
+    for (batch, _), made in zip(batches, rows, strict=True):
+        if batch.name not in done and not intact(made):
+            raise _apart("files that were written are not there", ())
+    return rows
 
 
 @dataclass(slots=True)
@@ -108,6 +114,14 @@ class _Meter:
         )
 
 
+_SHARE = "the lake's data path and the source must be the same place for this machine and all executors"
+
+
+def _apart(what: str, hosts: Sequence[str]) -> Unreachable:
+    where = ", ".join(hosts) or "this machine"
+    return Unreachable(f"{what}: executors on {where} wrote to a directory of their own", hint=_SHARE)
+
+
 def _run(engine: Engine, staging: Staging, names: list[str], work: Work, meter: _Meter) -> None:
     root, tag = staging.root, f"bridge-{os.getpid()}-{id(names)}"
     host = os.uname().nodename
@@ -115,16 +129,16 @@ def _run(engine: Engine, staging: Staging, names: list[str], work: Work, meter: 
     def each(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:
             mine = [names[number] for number in batch.column(0).to_pylist()]
-            for name in mine:
-                perform(root, name, work)
-            yield pa.RecordBatch.from_pydict({"batch": mine, "host": [os.uname().nodename] * len(mine)})
+            faults = [perform(root, name, work) for name in mine]
+            hosts = [os.uname().nodename] * len(mine)
+            yield pa.RecordBatch.from_pydict({"batch": mine, "host": hosts, "fault": faults})
 
     ran: list[list[tuple[object, ...]]] = []
     failures: list[BridgeError] = []
 
     def job() -> None:
         try:
-            ran.append(engine.each(len(names), each, "batch string, host string", tag))
+            ran.append(engine.each(len(names), each, "batch string, host string, fault string", tag))
         except BridgeError as error:
             failures.append(error)
 
@@ -151,10 +165,9 @@ def _run(engine: Engine, staging: Staging, names: list[str], work: Work, meter: 
     meter.tell(done)
     if failed:
         raise staging.error(min(failed))
+    for _, place, fault in (row for rows in ran for row in rows):
+        if fault:
+            raise Unreachable(f"the executor on {place} cannot use {root}: {fault}", hint=_SHARE)
     if missing := sorted(set(names) - done):
-        hosts = sorted({str(place) for rows in ran for _, place in rows} - {host})
-        raise Unreachable(
-            f"{len(missing)} finished batches are not in {root}: executors on {', '.join(hosts) or 'this machine'}"
-            " wrote to a directory of their own",
-            hint="give a staging and data directory that the driver and all executors share",
-        )
+        hosts = sorted({str(place) for rows in ran for _, place, _ in rows} - {host})
+        raise _apart(f"{len(missing)} finished batches are not in {root}", hosts)

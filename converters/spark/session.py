@@ -6,19 +6,22 @@ import hashlib
 import importlib.util
 import logging
 import os
-import re
 import shutil
+import socket
 import sys
 import tempfile
+import warnings
 import zipfile
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias
+from urllib.parse import urlsplit
 
 import pyarrow as pa
 
-from bridge.errors import BridgeError, Unreachable, UsageError
+from bridge.errors import Unreachable, UsageError
+from converters.spark.failures import NEEDED, SHIPPED, first_line, told
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -29,7 +32,6 @@ Work: TypeAlias = Callable[[Iterable[pa.RecordBatch]], Iterable[pa.RecordBatch]]
 
 _LOG = logging.getLogger(__name__)
 
-_SHIPPED = ("bridge", "converters")
 _QUIET = {
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
@@ -100,6 +102,9 @@ def examine() -> tuple[bool, str, str]:
 
 _SPARK = "pip install 'ducklake-bridge[spark]'"
 _JVM = "pip install 'ducklake-bridge[jvm]'"
+_CONNECT = "pip install 'ducklake-bridge[connect]'"
+_CONNECT_PORT = 15002
+_ANSWER = 15.0
 
 
 class Engine:
@@ -162,8 +167,11 @@ class Engine:
             from pyspark.sql import SparkSession
         except ImportError as error:
             raise Unreachable("pyspark is not installed", hint=_SPARK) from error
+        # a newer pandas than this pyspark knows works (scripts/spark_versions.py): no warning on every job
+        warnings.filterwarnings("ignore", message=".*pandas", module=r"pyspark\.")
         builder = SparkSession.builder.appName("ducklake-bridge")
         if options.remote:
+            _answers(options.remote)
             builder = builder.remote(options.remote)
             settings = dict(options.conf)
         else:
@@ -182,11 +190,15 @@ class Engine:
             builder = builder.config(key, value)
         try:
             session = builder.getOrCreate()
-            if not options.remote:
+            if options.remote:
+                _LOG.debug("the Spark Connect server is version %s", session.version)
+            else:
                 session.sparkContext.setLogLevel(options.conf.get("spark.log.level", "ERROR"))
+        except ImportError as error:
+            raise Unreachable(f"no client of Spark Connect: {first_line(str(error))}", hint=_CONNECT) from error
         except _failures() as error:
-            first = _first_line(error)
-            where = options.remote or options.master
+            first = first_line(str(error))
+            where = options.remote.split(";")[0] or options.master  # a token may follow
             raise Unreachable(f"Spark at {where} does not start: {first}", hint="ducklake-bridge doctor") from error
         self._own = True
         return session
@@ -210,15 +222,29 @@ class Engine:
         try:
             return [tuple(row) for row in frame.collect()]
         except _failures() as error:
-            text = str(error)
-            missing = re.search(r"ModuleNotFoundError: No module named '(\w+)'", text)
-            if missing:
-                raise Unreachable(
-                    f"a Spark executor has no Python module {missing.group(1)}",
-                    hint="install duckdb, pyarrow and fastavro where the executors run, or set PYSPARK_PYTHON",
-                ) from error
-            said = [line for line in text.splitlines() if re.match(r"\w*(\.\w+)*(Error|Exception)\b", line.strip())]
-            raise BridgeError(f"a Spark job failed: {(said or [_first_line(error)])[-1].strip()}") from error
+            raise told(str(error), self._executors) from error
+
+    def _executors(self) -> list[tuple[str, str, str]]:
+        """Host, Python and what of ours it lacks, of each executor that answers; asked when a job failed."""
+        names = (*NEEDED, *SHIPPED)
+
+        def look(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+            # all in here: the executor may have nothing that this module imports
+            import importlib.util
+            import os
+            import sys
+
+            lacking = [name for name in names if importlib.util.find_spec(name) is None]
+            for batch in batches:
+                said = {"host": [os.uname().nodename], "python": [sys.executable], "lacking": [" ".join(lacking)]}
+                yield type(batch).from_pydict(said)
+
+        try:
+            numbers = self.session.range(0, self.width(), 1, self.width())
+            rows = numbers.mapInArrow(look, "host string, python string, lacking string").collect()
+        except _failures():
+            return []
+        return sorted({(str(row[0]), str(row[1]), str(row[2])) for row in rows})
 
     def _ship(self, session: SparkSession) -> None:
         """Give the executors the code of our tasks; what it imports (duckdb, pyarrow, fastavro) must be there."""
@@ -233,15 +259,33 @@ class Engine:
 
 
 def _failures() -> tuple[type[Exception], ...]:
-    """What pyspark raises: its own errors, and those of the bridge to the JVM."""
-    from py4j.protocol import Py4JError
+    """What pyspark raises: its own errors, and those of the bridge to the JVM, which a client of Connect lacks."""
     from pyspark.errors import PySparkException
 
-    return (PySparkException, Py4JError, RuntimeError, OSError, ValueError)
+    known: tuple[type[Exception], ...] = (PySparkException, RuntimeError, OSError, ValueError)
+    if importlib.util.find_spec("py4j") is None:
+        return known
+    from py4j.protocol import Py4JError
+
+    return (*known, Py4JError)
 
 
-def _first_line(error: BaseException) -> str:
-    return (str(error).strip().splitlines() or [type(error).__name__])[0]
+def _answers(remote: str) -> None:
+    """Unreachable unless somebody listens at a Connect address: pyspark itself would try for many minutes."""
+    place = urlsplit(remote)
+    try:
+        host, port = place.hostname or "", place.port or _CONNECT_PORT
+    except ValueError as error:
+        raise UsageError(f"{remote.split(';')[0]} is not a Spark Connect address", hint=_ADDRESS) from error
+    if place.scheme != "sc" or not host:
+        raise UsageError(f"{remote.split(';')[0]} is not a Spark Connect address", hint=_ADDRESS)
+    try:
+        socket.create_connection((host, port), _ANSWER).close()
+    except OSError as error:
+        raise Unreachable(f"no Spark Connect server answers at sc://{host}:{port}: {error}") from error
+
+
+_ADDRESS = "it looks like sc://HOST:PORT"
 
 
 def _is_connected(session: SparkSession) -> bool:
@@ -252,7 +296,7 @@ def _is_connected(session: SparkSession) -> bool:
 def package(directory: Path) -> Path:
     """Our packages as an archive that Python imports from, named by its content."""
     root = Path(__file__).resolve().parents[2]
-    members = sorted(path for name in _SHIPPED for path in (root / name).rglob("*.py"))
+    members = sorted(path for name in SHIPPED for path in (root / name).rglob("*.py"))
     digest = hashlib.sha256()
     for path in members:
         digest.update(str(path.relative_to(root)).encode() + b"\0" + path.read_bytes())

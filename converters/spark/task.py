@@ -180,7 +180,8 @@ class _Sizes:
 
     def group_rows(self, next_: pa.RecordBatch) -> int:
         wide = next_.nbytes / next_.num_rows
-        fitting = int(self.settings.row_group_bytes / max(wide, 1e-3))
+        # the writer holds a row group, and parts of it once more
+        fitting = int(min(self.settings.row_group_bytes, self.settings.memory // 6) / max(wide, 1e-3))
         return max(2_048, min(self.settings.row_group_rows, fitting))
 
     def learn(self, rows: int, size: int) -> None:

@@ -1,17 +1,14 @@
-"""The rewriter through real Spark sessions: local ones, killed ones, and a standalone cluster of two workers."""
+"""The rewriter through real Spark sessions: started, killed, and not there at all (clusters: tests/test_cluster.py)."""
 
 from __future__ import annotations
 
 import json
 import os
-import re
 import shutil
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -49,25 +46,6 @@ def watch(progress):
     print("PROGRESS", progress.files, flush=True)
 try:
     with Engine(SessionOptions.parse(given.get("master", "local[2]"), tuple(given.get("conf", ())))) as engine:
-        if given.get("probe"):
-            def probe(batches):
-                import pyarrow as pa
-                for batch in batches:
-                    try:
-                        import converters
-                        found = converters.__file__
-                    except ModuleNotFoundError:
-                        found = ""
-                    host = os.environ.get("SPARK_EXECUTOR_DIRS", "")
-                    yield pa.RecordBatch.from_pydict({"found": [found], "host": [host]})
-            from pyspark.sql import SparkSession
-            bare = SparkSession.builder.master(given["master"])
-            for each in given["conf"]:
-                bare = bare.config(*each.split("=", 1))
-            bare = bare.getOrCreate()
-            said = [tuple(r) for r in bare.range(0, 8, 1, 8).mapInArrow(probe, "found string, host string").collect()]
-            bare.stop()
-            print("PROBE", json.dumps(said), flush=True)
         if given.get("deletes"):
             data = [Subject(task.source, 1, 0) for task in tasks]
             gone = [
@@ -104,7 +82,7 @@ def drive(given: dict[str, Any], **env: str) -> tuple[dict[str, Any], str, str]:
     said: dict[str, Any] = {}
     for line in out.splitlines():
         word, _, rest = line.partition(" ")
-        said[word] = json.loads(rest) if word in ("WRITTEN", "TOLD", "ROWS", "PROBE") else rest
+        said[word] = json.loads(rest) if word in ("WRITTEN", "TOLD", "ROWS") else rest
     return said, out, err
 
 
@@ -257,107 +235,3 @@ def test_equality_deletes_in_the_task_and_as_a_join_say_the_same(tmp_path: Path)
     assert large["ROWS"] == small["ROWS"], out + err
     again, out, err = drive({**given, "plan": "large", "limit": 1}, PATH="/nonexistent", JAVA_HOME="/nonexistent")
     assert again["ROWS"] == small["ROWS"], out + err
-
-
-@contextmanager
-def cluster(home: Path) -> Iterator[str]:
-    """A standalone master and two workers of one core, from the pyspark package; their Python has no path to us."""
-    import pyspark
-
-    spark = Path(pyspark.__file__).parent
-    env = {key: value for key, value in os.environ.items() if key not in ("PYTHONPATH", "SPARK_HOME")}
-    env |= {"SPARK_HOME": str(spark), "SPARK_LOCAL_IP": "127.0.0.1", "SPARK_NO_DAEMONIZE": "1"}
-    started: list[subprocess.Popen[bytes]] = []
-
-    def launch(name: str, *arguments: str) -> Path:
-        log = home / f"{name}.log"
-        place = home / name
-        place.mkdir()
-        with log.open("wb") as output:
-            started.append(
-                subprocess.Popen(
-                    [str(spark / "bin" / "spark-class"), *arguments], stdout=output, stderr=output, cwd=place, env=env
-                )
-            )
-        return log
-
-    def wait(log: Path, pattern: str) -> str:
-        for _ in range(300):
-            if found := re.search(pattern, log.read_text()):
-                return found.group(0)
-            time.sleep(0.2)
-        raise AssertionError(log.read_text()[-2000:])
-
-    try:
-        package = "org.apache.spark.deploy"
-        options = ("--host", "127.0.0.1", "--port", "0", "--webui-port", "0")
-        log = launch("master", f"{package}.master.Master", *options)
-        master = wait(log, r"spark://127\.0\.0\.1:\d+")
-        for name in ("worker-a", "worker-b"):
-            limits = ("--cores", "1", "--memory", "1g", "--work-dir", str(home / name / "work"))
-            log = launch(name, f"{package}.worker.Worker", *options, *limits, master)
-            wait(log, "Successfully registered with master")
-        yield master
-    finally:
-        for each in reversed(started):
-            each.terminate()
-        for each in started:
-            each.wait(30)
-
-
-def python_without_us(home: Path) -> Path:
-    """This Python with its packages, but without the project that may be installed among them for editing."""
-    import site
-
-    script = home / "python"
-    places = ":".join(site.getsitepackages())
-    script.write_text(f'#!/bin/sh\nPYTHONPATH="$PYTHONPATH:{places}" exec {sys.executable} -S "$@"\n')
-    script.chmod(0o755)
-    return script
-
-
-def test_on_a_cluster_our_code_reaches_the_executors_by_itself(tmp_path: Path) -> None:
-    python = str(python_without_us(tmp_path))
-    apart = subprocess.run(
-        [python, "-c", "import duckdb, pyarrow, fastavro, converters"],
-        cwd=tmp_path,
-        capture_output=True,
-        check=False,
-        env={key: value for key, value in os.environ.items() if key != "PYTHONPATH"},
-    )
-    assert b"No module named 'converters'" in apart.stderr, "the workers' Python must not find the project by itself"
-    with cluster(tmp_path) as master:
-        conf = ["spark.driver.host=127.0.0.1", "spark.driver.bindAddress=127.0.0.1", "spark.executor.memory=512m"]
-        given = {"home": str(tmp_path / "lake"), "files": sources(tmp_path / "lake", 8, 50_000), "master": master}
-        said, out, err = drive({**given, "conf": conf, "probe": True}, PYSPARK_PYTHON=python)
-        assert {found for found, _ in said["PROBE"]} == {""}, out + err
-        assert len({host for _, host in said["PROBE"]}) == 2, "both workers take part"
-        assert [each["record_count"] for each in said["WRITTEN"]] == [50_000] * 8, out + err
-        assert held(tmp_path / "lake") == (400_000, 400_000)
-        # an executor that dies in the middle costs its task, not the run
-        running = start({**given, "conf": conf, "plan": "second"}, PYSPARK_PYTHON=python)
-        assert running.stdout is not None
-        for line in running.stdout:
-            if line.startswith("PROGRESS 1"):
-                break
-        victim = next(pid for pid in executors(tmp_path / "worker-a") if pid)
-        os.kill(victim, signal.SIGKILL)
-        out, err = running.communicate(timeout=300)
-        assert "WRITTEN" in out, out + err
-        assert held(tmp_path / "lake") == (400_000, 400_000)
-        assert not list((tmp_path / "lake" / "out").glob(".*"))
-
-
-def executors(home: Path) -> list[int]:
-    """Executor processes that a worker of that work directory started."""
-    found = []
-    for each in Path("/proc").iterdir():
-        if each.name.isdigit():
-            try:
-                command = (each / "cmdline").read_bytes().decode(errors="replace")
-                place = os.readlink(each / "cwd")
-            except OSError:
-                continue
-            if "CoarseGrainedExecutorBackend" in command and place.startswith(str(home)):
-                found.append(int(each.name))
-    return found

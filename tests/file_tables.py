@@ -1,0 +1,97 @@
+"""Iceberg tables over ORC, Avro and Parquet files that a test wrote itself, with equality deletes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import duckdb
+import fastavro
+import pyarrow as pa
+import pyarrow.orc as orc
+import pyarrow.parquet as pq
+from pyiceberg.manifest import DataFile, DataFileContent, FileFormat, ManifestContent, ManifestWriterV2
+from pyiceberg.typedef import Record
+
+from tests.foreign_files import Foreign
+
+__all__ = ["append", "delete_equal", "save"]
+
+Arrow = pa.Table
+
+
+def save(path: Path, rows: Arrow, ids: Mapping[str, int], avro: Mapping[str, Any] | None = None) -> Path:
+    """A file of the format that its name says; `avro` are the Avro types of columns that need more than `long`."""
+    match path.suffix:
+        case ".parquet":
+            named = [each.with_metadata({"PARQUET:field_id": str(ids[each.name])}) for each in rows.schema]
+            pq.write_table(rows.cast(pa.schema(named)), path)
+        case ".orc":
+            orc.write_table(rows, path, compression="zlib")
+        case ".avro":
+            fields = [
+                {"name": name, "type": ["null", (avro or {}).get(name, "long")], "field-id": ids[name]}
+                for name in rows.column_names
+            ]
+            schema = fastavro.parse_schema({"type": "record", "name": "r", "fields": fields})
+            with path.open("wb") as out:
+                fastavro.writer(out, schema, rows.to_pylist(), codec="deflate")
+        case _:
+            raise AssertionError(path)
+    return path
+
+
+def _file(path: Path, rows: int, content: DataFileContent, ids: Sequence[int] | None) -> DataFile:
+    made = DataFile.from_args(
+        content=content,
+        file_path=str(path),
+        file_format=FileFormat[path.suffix[1:].upper()],
+        partition=Record(),
+        record_count=rows,
+        file_size_in_bytes=path.stat().st_size,
+        equality_ids=None if ids is None else list(ids),
+        **{
+            f"{each}s": {}
+            for each in ("value_count", "null_value_count", "nan_value_count", "lower_bound", "upper_bound")
+        },
+    )
+    made.spec_id = 0
+    return made
+
+
+def append(table: Foreign, files: Sequence[tuple[Path, int]]) -> None:
+    """One snapshot with files and their rows."""
+    with table.table.transaction() as transaction, transaction.update_snapshot().fast_append() as adding:
+        for path, rows in files:
+            adding.append_data_file(_file(path, rows, DataFileContent.DATA, None))
+
+
+class _Deletes(ManifestWriterV2):
+    def content(self) -> ManifestContent:
+        return ManifestContent.DELETES
+
+    @property
+    def _meta(self) -> dict[str, str]:
+        return {**super()._meta, "content": "deletes"}
+
+
+def delete_equal(table: Foreign, path: Path, rows: int, ids: Sequence[int]) -> None:
+    """One snapshot with an equality delete file."""
+    with table.table.transaction() as transaction:
+        adding = transaction.update_snapshot().fast_append()
+
+        def writer(spec: Any) -> _Deletes:
+            schema = transaction.table_metadata.schema()
+            return _Deletes(spec, schema, adding.new_manifest_output(), adding.snapshot_id, "deflate")
+
+        adding.new_manifest_writer = writer  # type: ignore[method-assign]  # PyIceberg writes no delete manifests
+        adding.append_data_file(_file(path, rows, DataFileContent.EQUALITY_DELETES, ids))
+        adding.commit()
+
+
+def made_rows(query: str) -> Arrow:
+    """Rows of a query."""
+    with duckdb.connect() as connection:
+        connection.execute("SET TimeZone = 'UTC'")
+        return connection.execute(query).to_arrow_table()
