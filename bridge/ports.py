@@ -9,7 +9,7 @@ from typing import Any, Protocol
 from bridge.model.files import Files
 from bridge.model.findings import Finding
 from bridge.model.options import Options
-from bridge.model.rewrite import DataFile, Equality, WrittenFiles
+from bridge.model.rewrite import Equality, FileRewrite, WrittenFiles
 from bridge.model.rewrite import Target as TargetFiles
 from bridge.model.table import Table, TableName
 
@@ -175,9 +175,9 @@ class RowEngine(Protocol):
     """What reads and writes rows: rewrites files, and finds the rows that equality deletes name."""
 
     def rewrite(
-        self, plan: str, files: Sequence[DataFile], target: TargetFiles, progress: ProgressSink, what: str
+        self, plan: str, files: Sequence[FileRewrite], target: TargetFiles, progress: ProgressSink, what: str
     ) -> WrittenFiles:
-        """Rewrite files row by row in their order; files that hold no row are not written."""
+        """Rewrite files row by row in their order; files of which no row is left are not written."""
         ...
 
     def resolve(self, plan: str, equality: Equality, progress: ProgressSink, what: str) -> Any:
@@ -201,8 +201,16 @@ class Target(Protocol):
         ...
 
     def rewritten(self, name: TableName) -> Mapping[str, Sequence[tuple[str, int]]]:
-        """(path, record count) of the files that earlier runs wrote for a table, in order, by output_name of their
+        """(path, record count) of the live files that earlier runs wrote for a table, in order, by output_name of their
         source."""
+        ...
+
+    def left_out(self, path: str) -> Any:
+        """The positions, ascending, of the source's rows that were left out of a rewritten file and those after it."""
+        ...
+
+    def registered(self, name: TableName, paths: Sequence[str]) -> frozenset[str]:
+        """Those of the paths that are live files of a table."""
         ...
 
     @property

@@ -79,10 +79,11 @@ _OPTIONS = (
     ),
     _option(
         "--rewrite",
-        type=click.Choice(["never", "when-needed"]),
+        type=click.Choice(["never", "when-needed", "always"]),
         default="never",
         show_default=True,
-        help="Rewrite, with Spark, the files that cannot be registered, and resolve equality deletes; else they block.",
+        help="Rewrite, with Spark, the files that cannot be registered, and resolve equality deletes; with never they "
+        "block, with always every file becomes the lake's own.",
     ),
     _option("--spark-master", metavar="URL", default="", help="Where Spark runs; without it here, on all cores."),
     _option("--spark-conf", multiple=True, metavar="KEY=VALUE", help="A setting of Spark."),

@@ -31,13 +31,14 @@ from converters.ducklake.review import nul_text, review_table
 from converters.ducklake.scanner import ask, compare_rows
 from converters.ducklake.settings import lake_settings
 from converters.ducklake.types import duckdb_type
+from converters.parquet.left_out import read_left_out
 from converters.storage import absolute
 
 __all__ = ["DuckLakeTarget", "open_target"]
 
 _CREATED_BY = "ducklake-bridge"
 _CHECKED_SNAPSHOTS = 5
-_REWRITTEN = re.compile(r"/(r-[0-9a-f]{32})-(\d+)\.parquet$")
+_REWRITTEN = re.compile(r"/(r-[0-9a-f]{32})(?:-[a-z][0-9a-f]+)*-(\d+)\.parquet$")
 _TARGET_BYTES = 512 << 20
 _RESERVED = frozenset({"system", "temp", "information_schema", "pg_catalog"})
 
@@ -212,21 +213,40 @@ class DuckLakeTarget:
 
     def rewritten(self, name: TableName) -> Mapping[str, Sequence[tuple[str, int]]]:
         """Files of earlier plans, by what they are called after."""
-        with self._looking() as opened:
-            found = [] if opened is None else [each for each in reads.live_tables(opened) if _is(each, name)]
-            if opened is None or not found:
-                return {}
-            held = reads.live_files(opened, found[0].id, table_folder(opened, self.data_path, name))
+        held = self._live_files(name)
         numbered: dict[str, dict[int, tuple[str, int]]] = {}
         for path, file in held.items():
             if match := _REWRITTEN.search(path):
                 numbered.setdefault(match.group(1), {})[int(match.group(2))] = (path, file.record_count)
         return {key: [each[number] for number in sorted(each)] for key, each in numbered.items()}
 
+    def _live_files(self, name: TableName) -> Mapping[str, reads.LiveFile]:
+        with self._looking() as opened:
+            found = [] if opened is None else [each for each in reads.live_tables(opened) if _is(each, name)]
+            if opened is None or not found:
+                return {}
+            return reads.live_files(opened, found[0].id, table_folder(opened, self.data_path, name))
+
+    def left_out(self, path: str) -> np.ndarray:
+        """As the file itself notes it."""
+        return read_left_out(path)
+
+    def registered(self, name: TableName, paths: Sequence[str]) -> frozenset[str]:
+        """Those of the paths that are live files of a table."""
+        return frozenset(paths) & self._live_files(name).keys()
+
     @property
     def staging(self) -> str:
         """Beside the tables' directories; it holds no Parquet, so that no orphan cleanup touches it."""
         return f"{absolute(self.data_path).rstrip('/')}/bridge-staging"
+
+    def _outside(self, writes: Sequence[TableWrite]) -> bool:
+        """Whether any of the tables has a file that is not the lake's own."""
+        names = [write.name for write in writes]
+        with session(self.place) as opened:
+            outside = reads.outside_tables(opened)
+            found = [each for each in reads.live_tables(opened) if each.id in outside]
+        return any(_is(each, name) for each in found for name in names)
 
     @contextmanager
     def _looking(self) -> Iterator[Session | None]:
@@ -311,7 +331,8 @@ class DuckLakeTarget:
 
     def closing_words(self, result: CommitResult, writes: Sequence[TableWrite]) -> Sequence[str]:
         """How to open the lake, what is guarded, how to catch up, take over and undo."""
-        shared = [write for write in writes if write.ownership == "shared"]
+        outside = self._outside(writes)
+        shared = outside and any(write.ownership == "shared" for write in writes)
         names = " ".join("--table " + shlex.quote(str(write.name)) for write in writes)
         locator = shlex.quote(f"ducklake:{self.place.attach}")
         if self.place.is_server and self.place.schema != "public":
@@ -334,8 +355,13 @@ class DuckLakeTarget:
                 "Do not expire or remove files at the source while the lake uses them; "
                 "merge, rewrite and flush in the lake end catching up."
             )
-        else:
+        elif outside:
             said.append("adopted:    the files are the lake's now; its maintenance may delete them. Retire the source.")
+        else:
+            said.append(
+                "own files:  every file lies below the lake's data path and nothing of the source is used, so there is "
+                "nothing to guard: maintenance works on both sides; in the lake it ends catching up."
+            )
         said.append("catch up:   run the same command again")
         if shared:
             said.append(f"take over:  ducklake-bridge adopt {locator} {names}")

@@ -36,6 +36,7 @@ __all__ = [
     "live_files",
     "live_tables",
     "noted_snapshots",
+    "outside_tables",
     "remote_paths",
     "schemas",
     "settings",
@@ -330,16 +331,20 @@ def table_stats(session: Session, table_id: int) -> tuple[tuple[int, int, int] |
 
 def shared_tables(session: Session) -> list[int]:
     """Ids of the tables that share files with their source, dropped ones too as long as a file is registered."""
-    each, file = table("metadata").c, table("data_file").c
+    each, outside = table("metadata").c, outside_tables(session)
     rows = session.rows(
         sa.select(each.scope_id).where(
-            each.scope == "table",
-            each.key == "bridge.ownership",
-            each.value == "shared",
-            each.scope_id.in_(sa.select(file.table_id)),
+            each.scope == "table", each.key == "bridge.ownership", each.value == "shared", each.scope_id.is_not(None)
         )
     )
-    return [row[0] for row in rows]
+    return [id_ for (id_,) in rows if id_ in outside]
+
+
+def outside_tables(session: Session) -> frozenset[int]:
+    """Ids of the tables that have a data file outside the data path."""
+    file = table("data_file").c
+    rows = session.rows(sa.select(file.table_id, file.path_is_relative).distinct())
+    return frozenset(id_ for id_, relative in rows if not relative)
 
 
 def ended_tables(session: Session) -> list[LakeTable]:
