@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -184,10 +185,6 @@ class RowEngine(Protocol):
         """The positions that equality deletes name: RESOLVED rows."""
         ...
 
-    def clean(self, plan: str) -> None:
-        """Forget what was kept for running again; the plan is committed."""
-        ...
-
     def close(self) -> None:
         """End what was started."""
         ...
@@ -242,8 +239,22 @@ class Target(Protocol):
         """The finding when the target's own data and the source's location or files lie in one another."""
         ...
 
-    def clean(self) -> None:
-        """Remove what a killed run of ours left behind."""
+    def work(self, name: TableName, plan: str) -> str:
+        """What the unfinished work of a plan for a table is called in the staging."""
+        ...
+
+    def hold(self, plans: Sequence[tuple[TableName, Table, str]]) -> AbstractContextManager[Callable[[], None]]:
+        """Note the work of some plans while it is done, and keep other runs off it: Conflict when one that lives is at
+        it. What it gives raises Conflict when the work was taken away meanwhile."""
+        ...
+
+    def finish(self, plans: Sequence[tuple[TableName, Table, str]]) -> None:
+        """Forget the work of plans that are committed, and remove what the commit did not use."""
+        ...
+
+    def clean(self, plans: Mapping[TableName, str]) -> None:
+        """Remove what killed runs of ours left behind; of tables given here only the work of another plan than theirs,
+        "" for one that needs none. What a living run is at stays."""
         ...
 
     def commit(self, writes: Sequence[TableWrite], progress: ProgressSink) -> CommitResult:

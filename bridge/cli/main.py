@@ -407,7 +407,11 @@ def _without_secrets(message: str) -> str:
 
 
 def _interrupted() -> NoReturn:
-    print("interrupted; nothing half-written is left, run it again", file=sys.stderr)  # noqa: T201  # the last word
+    import contextlib
+
+    said = "interrupted; nothing half-written is left: the same command goes on where it stopped"
+    with contextlib.suppress(OSError):  # whoever read it may be gone
+        print(said, file=sys.stderr)  # noqa: T201  # the last word
     sys.exit(130)
 
 

@@ -41,20 +41,21 @@ def prepared(each: TablePlan, target: Target, engine: RowEngine | None, progress
     assert each.table is not None and each.data is not None
     files = each.data
     paths = files.table.column("path").take(pa.array(each.rewrite_rows, pa.int64()))
+    work = target.work(each.target, each.id)
     if each.resolve and engine is not None and (equality := files.equality(each.first)) is not None:
-        found = engine.resolve(each.id, equality, progress, f"{each.source}: resolving equality deletes")
+        found = engine.resolve(work, equality, progress, f"{each.source}: resolving equality deletes")
         files = files.resolved(found)
     pieces = {} if each.base is None else _earlier(each, files, each.base, target)
     stats: Sequence[tuple[FieldId, pa.Table]] = ()
     rows = _rows_of(files, paths, each) if len(paths) else []
     if rows and engine is not None:
         gone = _in_effect(files, rows, each.first)
-        work = [
+        tasks = [
             FileRewrite(source, output, gone[row])
             for row, source, output in zip(rows, files.sources(rows), _outputs(files, rows), strict=True)
         ]
         place = target.files_of(each.target, each.table, each.id)
-        written = engine.rewrite(each.id, work, place, progress, f"{each.source}: rewriting")
+        written = engine.rewrite(work, tasks, place, progress, f"{each.source}: rewriting")
         stats = written.stats
         pieces |= _written(rows, gone, written.table)
     return replace(each, data=_replaced(files, pieces, stats) if pieces else files)

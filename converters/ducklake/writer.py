@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 import re
 import shlex
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 
 import numpy as np
 
@@ -26,6 +26,7 @@ from converters.ducklake.catalog.session import Place, Session, exists, parse_pl
 from converters.ducklake.columns import column_rows
 from converters.ducklake.extensions import connect, needed, packaged
 from converters.ducklake.identifiers import literal, qualified
+from converters.ducklake.leftovers import discard, held, sweep, work_name
 from converters.ducklake.remote import needs_objects, setup_words
 from converters.ducklake.review import nul_text, review_table
 from converters.ducklake.scanner import ask, compare_rows
@@ -250,14 +251,52 @@ class DuckLakeTarget:
 
     @contextmanager
     def _looking(self) -> Iterator[Session | None]:
-        if not self._existed:
+        if not self._existed and not exists(self.place):
             yield None
             return
         with session(self.place) as opened:
             yield opened
 
-    def clean(self) -> None:
-        """Remove what a killed run of ours left beside the catalog; a server does so itself."""
+    def work(self, name: TableName, plan: str) -> str:
+        """What the unfinished work of a plan is called in the staging."""
+        return work_name(self.place, name, plan)
+
+    @contextmanager
+    def hold(self, plans: Sequence[tuple[TableName, Table, str]]) -> Iterator[Callable[[], None]]:
+        """Note the work of some plans, and keep other runs off it."""
+        with ExitStack() as stack:
+            claims = []
+            for name, table, plan in plans:
+                directory = self.files_of(name, table, plan).directory
+                claims.append(stack.enter_context(held(self.staging, self.place, name, plan, directory)))
+
+            def require() -> None:
+                for claim in claims:
+                    claim.require()
+
+            yield require
+
+    def finish(self, plans: Sequence[tuple[TableName, Table, str]]) -> None:
+        """Forget the work of plans that are committed."""
+        for name, table, plan in plans:
+            root = f"{self.staging}/{self.work(name, plan)}"
+            discard(root, self.files_of(name, table, plan).directory, self._registered_in)
+
+    def _registered_in(self, directory: str) -> frozenset[str]:
+        with self._looking() as opened:
+            return frozenset() if opened is None else reads.paths_below(opened, directory)
+
+    def _committed(self) -> Mapping[str, str]:
+        with self._looking() as opened:
+            if opened is None:
+                return {}
+            every = [*reads.ended_tables(opened)[::-1], *reads.live_tables(opened)]
+            noted = [(each, reads.bookmark(opened, each.id)) for each in every if each.id >= 0]
+        return {f"{each.schema}.{each.name}".casefold(): mark.plan for each, mark in noted if mark}
+
+    def clean(self, plans: Mapping[TableName, str]) -> None:
+        """Remove what killed runs of ours left: beside the catalog (a server does so itself), and of their work."""
+        sweep(self.staging, self.place, plans, self._committed, self._registered_in)
         if self.place.is_server:
             return
         directory, name = os.path.split(self.place.path)

@@ -8,10 +8,13 @@ import logging
 import os
 import re
 import shutil
+import signal
 import sys
 import tempfile
+import threading
 import zipfile
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias
@@ -181,7 +184,8 @@ class Engine:
         for key, value in settings.items():
             builder = builder.config(key, value)
         try:
-            session = builder.getOrCreate()
+            with _own_interrupts():
+                session = builder.getOrCreate()
             if not options.remote:
                 session.sparkContext.setLogLevel(options.conf.get("spark.log.level", "ERROR"))
         except _failures() as error:
@@ -230,6 +234,20 @@ class Engine:
             session.addArtifacts(str(archive), pyfile=True)
         else:
             session.sparkContext.addPyFile(str(archive))
+
+
+@contextmanager
+def _own_interrupts() -> Iterator[None]:
+    """Ctrl-C stays what it was: pyspark takes it over and talks to the JVM right in the handler, where it may be in the
+    middle of another word."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.getsignal(signal.SIGINT)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 def _failures() -> tuple[type[Exception], ...]:

@@ -12,7 +12,6 @@ from bridge.model.rewrite import RESOLVED, Equality, FileRewrite, Target, Writte
 from bridge.model.schema import walk
 from bridge.model.types import FieldId
 from bridge.ports import ProgressSink
-from converters import storage
 from converters.spark.equality import resolve_equality
 from converters.spark.plan import RewriteTask
 from converters.spark.rewriter import Rewriter
@@ -54,11 +53,6 @@ class SparkRows:
             watch=_watch(progress, what),
         )
         return found.cast(RESOLVED)
-
-    def clean(self, plan: str) -> None:
-        """Forget what was kept for running again; the plan is committed."""
-        Rewriter(self._engine, self._staging).clean(plan)
-        storage.remove_directory(self._staging)
 
     def close(self) -> None:
         """Stop the session if it was started here."""

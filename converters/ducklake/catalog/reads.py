@@ -37,6 +37,7 @@ __all__ = [
     "live_tables",
     "noted_snapshots",
     "outside_tables",
+    "paths_below",
     "remote_paths",
     "schemas",
     "settings",
@@ -312,6 +313,17 @@ def file_paths(session: Session, table_id: int) -> dict[int, tuple[str, bool]]:
     each = table("data_file").c
     rows = session.rows(sa.select(each.data_file_id, each.path, each.path_is_relative).where(each.table_id == table_id))
     return {id_: (path, bool(relative)) for id_, path, relative in rows}
+
+
+def paths_below(session: Session, directory: str) -> frozenset[str]:
+    """Everything that the catalog refers to, in any table, as a file right in a directory of some name."""
+    found: set[str] = set()
+    for name in ("data_file", "delete_file", "files_scheduled_for_deletion"):
+        path = table(name).c.path
+        found |= {
+            row[0] for row in session.rows(sa.select(path).where(path.contains(f"{directory}/", autoescape=True)))
+        }
+    return frozenset(found)
 
 
 def table_stats(session: Session, table_id: int) -> tuple[tuple[int, int, int] | None, Mapping[int, TableStat]]:
