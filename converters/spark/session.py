@@ -9,6 +9,7 @@ import os
 import re
 import shutil
 import signal
+import subprocess
 import sys
 import tempfile
 import threading
@@ -94,15 +95,40 @@ def java_home() -> str | None:
 def examine() -> tuple[bool, str, str]:
     """For `doctor`: whether Spark could start here, what was found, and the line that brings what is missing."""
     if importlib.util.find_spec("pyspark") is None:
-        return False, "pyspark is not installed; needed for rewriting", _SPARK
+        return False, "not looked for: pyspark, which needs it, is not installed", _SPARK
     home = java_home()
     if home is None:
-        return False, "no Java virtual machine; needed for rewriting without a Spark Connect server", _JVM
-    return True, f"Java from {home or shutil.which('java')}", ""
+        return False, "none; needed for rewriting, unless a Spark Connect server does it", _JVM
+    return _java(str(Path(home) / "bin" / "java") if home else str(shutil.which("java")))
+
+
+def _java(program: str) -> tuple[bool, str, str]:
+    """Whether a Java is one that Spark starts on."""
+    import pyspark
+
+    try:
+        said = subprocess.run([program, "-version"], capture_output=True, text=True, timeout=60, check=False)
+    except (OSError, subprocess.TimeoutExpired) as error:
+        return False, f"{program} does not start: {_first_line(error)}", _JVM_INSTEAD
+    found = re.search(r'version "(\d+)(?:\.(\d+))?', said.stderr + said.stdout)
+    if found is None:
+        return False, f"{program} does not tell its version", _JVM_INSTEAD
+    version = int(found.group(2) or 0) if found.group(1) == "1" else int(found.group(1))
+    oldest, newest = _JAVAS[4 if pyspark.__version__.split(".")[0] >= "4" else 3]
+    ok = oldest <= version <= newest
+    told = f"Java {version}, {program}"
+    if ok:
+        return True, told, ""
+    return False, f"{told}; Spark {pyspark.__version__} needs {oldest} to {newest}", _JVM_INSTEAD
+
+
+_JAVAS = {3: (8, 17), 4: (17, 21)}
+"""The Java releases that Spark's own documentation names, by its version."""
 
 
 _SPARK = "pip install 'ducklake-bridge[spark]'"
 _JVM = "pip install 'ducklake-bridge[jvm]'"
+_JVM_INSTEAD = f"{_JVM}, and leave JAVA_HOME and java on the PATH out"
 
 
 class Engine:
@@ -213,7 +239,7 @@ class Engine:
         self.tag(tag)
         try:
             return [tuple(row) for row in frame.collect()]
-        except _failures() as error:
+        except _job_failures() as error:
             text = str(error)
             missing = re.search(r"ModuleNotFoundError: No module named '(\w+)'", text)
             if missing:
@@ -256,6 +282,11 @@ def _failures() -> tuple[type[Exception], ...]:
     from pyspark.errors import PySparkException
 
     return (PySparkException, Py4JError, RuntimeError, OSError, ValueError)
+
+
+def _job_failures() -> tuple[type[Exception], ...]:
+    """The same, and what comes of a session that is stopped while it works."""
+    return (*_failures(), AttributeError, AssertionError, TypeError)
 
 
 def _first_line(error: BaseException) -> str:
