@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any, Protocol
 
 from bridge.model.files import Files
 from bridge.model.findings import Finding
 from bridge.model.options import Options
-from bridge.model.rewrite import DataFile, Equality, WrittenFiles
+from bridge.model.rewrite import Equality, FileRewrite, WrittenFiles
 from bridge.model.rewrite import Target as TargetFiles
 from bridge.model.table import Table, TableName
 
@@ -175,17 +176,13 @@ class RowEngine(Protocol):
     """What reads and writes rows: rewrites files, and finds the rows that equality deletes name."""
 
     def rewrite(
-        self, plan: str, files: Sequence[DataFile], target: TargetFiles, progress: ProgressSink, what: str
+        self, plan: str, files: Sequence[FileRewrite], target: TargetFiles, progress: ProgressSink, what: str
     ) -> WrittenFiles:
-        """Rewrite files row by row in their order; files that hold no row are not written."""
+        """Rewrite files row by row in their order; files of which no row is left are not written."""
         ...
 
     def resolve(self, plan: str, equality: Equality, progress: ProgressSink, what: str) -> Any:
         """The positions that equality deletes name: RESOLVED rows."""
-        ...
-
-    def clean(self, plan: str) -> None:
-        """Forget what was kept for running again; the plan is committed."""
         ...
 
     def close(self) -> None:
@@ -201,8 +198,16 @@ class Target(Protocol):
         ...
 
     def rewritten(self, name: TableName) -> Mapping[str, Sequence[tuple[str, int]]]:
-        """(path, record count) of the files that earlier runs wrote for a table, in order, by output_name of their
+        """(path, record count) of the live files that earlier runs wrote for a table, in order, by output_name of their
         source."""
+        ...
+
+    def left_out(self, path: str) -> Any:
+        """The positions, ascending, of the source's rows that were left out of a rewritten file and those after it."""
+        ...
+
+    def registered(self, name: TableName, paths: Sequence[str]) -> frozenset[str]:
+        """Those of the paths that are live files of a table."""
         ...
 
     @property
@@ -234,8 +239,22 @@ class Target(Protocol):
         """The finding when the target's own data and the source's location or files lie in one another."""
         ...
 
-    def clean(self) -> None:
-        """Remove what a killed run of ours left behind."""
+    def work(self, name: TableName, plan: str) -> str:
+        """What the unfinished work of a plan for a table is called in the staging."""
+        ...
+
+    def hold(self, plans: Sequence[tuple[TableName, Table, str]]) -> AbstractContextManager[Callable[[], None]]:
+        """Note the work of some plans while it is done, and keep other runs off it: Conflict when one that lives is at
+        it. What it gives raises Conflict when the work was taken away meanwhile."""
+        ...
+
+    def finish(self, plans: Sequence[tuple[TableName, Table, str]]) -> None:
+        """Forget the work of plans that are committed, and remove what the commit did not use."""
+        ...
+
+    def clean(self, plans: Mapping[TableName, str]) -> None:
+        """Remove what killed runs of ours left behind; of tables given here only the work of another plan than theirs,
+        "" for one that needs none. What a living run is at stays."""
         ...
 
     def commit(self, writes: Sequence[TableWrite], progress: ProgressSink) -> CommitResult:

@@ -10,7 +10,7 @@ from bridge.locators import Locator
 from bridge.model.options import Options
 from bridge.ports import Lake, RowEngine, Source, Target
 
-__all__ = ["extensions", "open_engine", "open_lake", "open_source", "open_target", "type_choices"]
+__all__ = ["engine", "extensions", "open_engine", "open_lake", "open_source", "open_target", "type_choices"]
 
 _SOURCES = {
     "iceberg": "converters.iceberg.reader:open_source",
@@ -72,4 +72,10 @@ def type_choices() -> dict[str, tuple[str, ...]]:
 def extensions() -> dict[str, tuple[bool, str, str]]:
     """DuckDB's extensions: whether each loads, what was found, and the line that brings it."""
     found: dict[str, tuple[bool, str, str]] = import_module("converters.ducklake.extensions").examine()
+    return found
+
+
+def engine() -> tuple[bool, str, str]:
+    """Whether Spark could start here, what was found, and the line that brings what is missing."""
+    found: tuple[bool, str, str] = import_module("converters.spark.session").examine()
     return found

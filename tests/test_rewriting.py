@@ -44,7 +44,7 @@ def spark() -> Iterator[object]:
 
 
 def rewriting(kind: str, spark: object, **more: object) -> bridge.Options:
-    return replace(options(case(kind)), spark_session=spark, **more)  # type: ignore[arg-type]
+    return replace(options(case(kind)), **{"spark_session": spark, **more})  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("kind", KINDS)

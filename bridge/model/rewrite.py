@@ -6,6 +6,7 @@ import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+import numpy as np
 import pyarrow as pa
 
 from bridge.errors import Unreachable
@@ -17,6 +18,7 @@ __all__ = [
     "DataFile",
     "Equality",
     "EqualityDeletes",
+    "FileRewrite",
     "Name",
     "PartitionKey",
     "Settings",
@@ -47,7 +49,8 @@ class DataFile:
     `size` is in bytes, None when it is not known. `record_count`, where the metadata states it, is what the file must
     hold. `constants` are the values, by top-level field id, of columns whose value for this file is known from
     elsewhere (identity partition values of the metadata or the path): text as in Field.initial_default, bytes for
-    binary, None for NULL. They win over what the file holds, as they do in Iceberg Java.
+    binary, None for NULL. They win over what the file holds, as they do in Iceberg Java. `first_row_id` is the id of
+    its first row where the source numbers rows.
     """
 
     path: str
@@ -56,6 +59,7 @@ class DataFile:
     size: int | None = None
     constants: Mapping[int, str | bytes | None] = field(default_factory=dict)
     names: tuple[Name, ...] | None = None
+    first_row_id: int | None = None
 
     def check(self, rows: int) -> None:
         """Unreachable unless the rows read are those promised."""
@@ -150,8 +154,17 @@ class Equality:
     deletes: tuple[EqualityDeletes, ...]
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class FileRewrite:
+    """A file to rewrite into files `<output>-<number>.parquet`, without the rows at some positions, ascending."""
+
+    source: DataFile
+    output: str
+    left_out: np.ndarray
+
+
 def output_name(path: str) -> str:
-    """What the files are called that a source file is rewritten to; by it they are found again."""
+    """How the names of the files begin that a source file is rewritten to; by it they are found again."""
     return "r-" + hashlib.sha256(path.encode()).hexdigest()[:32]
 
 

@@ -60,12 +60,15 @@ def decide(
             table.name, target, Action.NOTHING, (), table, files, definition=definition, id=plan_id, identity=identity
         )
     ownership = options.ownership or (held.bookmark.ownership if held and held.bookmark else "shared")
+    everything = options.rewrite == "always"
     every = tuple(range(files.table.num_rows))
     problems = [FileProblem(each, None, every) for each in said if each.code.rewritable and each.on_files]
     problems += [each for each in files.problems if not _accepted(each.finding, options)]
-    if ownership == "adopt":
-        problems += _returning(table, files)
     healed = [each for each in problems if _heals(table, each, options)]
+    if everything:
+        findings += _unwritable(table, options)
+    elif ownership == "adopt":
+        problems += _returning(table, files)
     if options.rewrite == "never":
         problems = [_told(each) if each in healed else each for each in problems]
         healed = []
@@ -93,7 +96,7 @@ def decide(
             pc.or_kleene(pc.is_null(files.table.column("end")), pc.greater(files.table.column("end"), first)),
         )
     )
-    rewrites, rewritten = _rewrites(files, healed, first, base)
+    rewrites, rewritten = _rewrites(files, healed, first, base, everything)
     findings = list(dict.fromkeys(findings))
     action = Action.CREATE if base is None else Action.APPEND
     if any(_forbids(each, options) for each in findings):
@@ -114,7 +117,7 @@ def decide(
         id=plan_id,
         identity=identity,
         ownership=ownership,
-        deletes=_noted(files, first, base),
+        deletes=_noted(files, first, base, rewritten),
         rewrites=rewrites,
         rewrite_rows=rewritten,
         resolve=resolve,
@@ -127,9 +130,13 @@ def _told(problem: FileProblem) -> FileProblem:
     return replace(problem, finding=replace(problem.finding, hint=f"{hint} --rewrite when-needed"))
 
 
-def _noted(files: Files, first: int, base: int | None) -> int:
-    """How many deleted positions a run notes."""
+def _noted(files: Files, first: int, base: int | None, rewritten: Sequence[int]) -> int:
+    """How many deleted positions a run notes; those in effect from the first are folded into rewritten files."""
     deletes = files.deletes
+    if rewritten and deletes.num_rows:
+        began = pc.max_element_wise(pc.take(files.table.column("begin"), deletes.column("file")), first)
+        again = pc.is_in(deletes.column("file"), pa.array(rewritten, pa.int64()))
+        deletes = deletes.filter(pc.or_(pc.invert(again), pc.greater(deletes.column("begin"), began)))
     ends = pc.take(files.table.column("end"), deletes.column("file"))
     lasting = pc.fill_null(pc.greater(ends, first if base is None else base), True)
     new = pc.greater(deletes.column("begin"), -1 if base is None else base)
@@ -144,6 +151,21 @@ def _heals(table: Table, problem: FileProblem, options: Options) -> bool:
         return False
     chosen = dict(options.type_map)
     return all(_is_writable(each, chosen) for each in walk(table.all_fields))
+
+
+def _unwritable(table: Table, options: Options) -> list[Finding]:
+    """Columns that forbid rewriting every file."""
+    said, chosen = "cannot be rewritten without a loss", dict(options.type_map)
+    return [
+        Finding(
+            Code.TYPE_UNSUPPORTED,
+            str(table.name),
+            f"column {'.'.join(each.path)} {said}",
+            "--rewrite when-needed leaves files in place that can be",
+        )
+        for each in walk(table.all_fields)
+        if not _is_writable(each, chosen)
+    ]
 
 
 def _is_writable(place: Placed, chosen: Mapping[str, str]) -> bool:
@@ -171,11 +193,15 @@ _UNWRITABLE: frozenset[object] = frozenset(
 )
 
 
+_ASKED = "rewrite-asked"
+"""The reason of files that are rewritten because all are to be."""
+
+
 def _rewrites(
-    files: Files, healed: Sequence[FileProblem], first: int, base: int | None
+    files: Files, healed: Sequence[FileProblem], first: int, base: int | None, everything: bool
 ) -> tuple[tuple[Rewrite, ...], tuple[int, ...]]:
     """The files to rewrite in classes of equal reasons, and their row numbers."""
-    reasons: dict[int, list[str]] = {}
+    reasons: dict[int, list[str]] = {row: [_ASKED] for row in range(files.table.num_rows)} if everything else {}
     for problem in healed:
         for row in problem.rows:
             reasons.setdefault(row, []).append(problem.finding.code.text)

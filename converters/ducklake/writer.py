@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 import re
 import shlex
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 
 import numpy as np
 
@@ -26,18 +26,20 @@ from converters.ducklake.catalog.session import Place, Session, exists, parse_pl
 from converters.ducklake.columns import column_rows
 from converters.ducklake.extensions import connect, needed, packaged
 from converters.ducklake.identifiers import literal, qualified
+from converters.ducklake.leftovers import discard, held, sweep, work_name
 from converters.ducklake.remote import needs_objects, setup_words
 from converters.ducklake.review import nul_text, review_table
 from converters.ducklake.scanner import ask, compare_rows
 from converters.ducklake.settings import lake_settings
 from converters.ducklake.types import duckdb_type, stored_fields
+from converters.parquet.left_out import read_left_out
 from converters.storage import absolute
 
 __all__ = ["DuckLakeTarget", "open_target"]
 
 _CREATED_BY = "ducklake-bridge"
 _CHECKED_SNAPSHOTS = 5
-_REWRITTEN = re.compile(r"/(r-[0-9a-f]{32})-(\d+)\.parquet$")
+_REWRITTEN = re.compile(r"/(r-[0-9a-f]{32})(?:-[a-z][0-9a-f]+)*-(\d+)\.parquet$")
 _TARGET_BYTES = 512 << 20
 _RESERVED = frozenset({"system", "temp", "information_schema", "pg_catalog"})
 
@@ -212,32 +214,89 @@ class DuckLakeTarget:
 
     def rewritten(self, name: TableName) -> Mapping[str, Sequence[tuple[str, int]]]:
         """Files of earlier plans, by what they are called after."""
-        with self._looking() as opened:
-            found = [] if opened is None else [each for each in reads.live_tables(opened) if _is(each, name)]
-            if opened is None or not found:
-                return {}
-            held = reads.live_files(opened, found[0].id, table_folder(opened, self.data_path, name))
+        held = self._live_files(name)
         numbered: dict[str, dict[int, tuple[str, int]]] = {}
         for path, file in held.items():
             if match := _REWRITTEN.search(path):
                 numbered.setdefault(match.group(1), {})[int(match.group(2))] = (path, file.record_count)
         return {key: [each[number] for number in sorted(each)] for key, each in numbered.items()}
 
+    def _live_files(self, name: TableName) -> Mapping[str, reads.LiveFile]:
+        with self._looking() as opened:
+            found = [] if opened is None else [each for each in reads.live_tables(opened) if _is(each, name)]
+            if opened is None or not found:
+                return {}
+            return reads.live_files(opened, found[0].id, table_folder(opened, self.data_path, name))
+
+    def left_out(self, path: str) -> np.ndarray:
+        """As the file itself notes it."""
+        return read_left_out(path)
+
+    def registered(self, name: TableName, paths: Sequence[str]) -> frozenset[str]:
+        """Those of the paths that are live files of a table."""
+        return frozenset(paths) & self._live_files(name).keys()
+
     @property
     def staging(self) -> str:
         """Beside the tables' directories; it holds no Parquet, so that no orphan cleanup touches it."""
         return f"{absolute(self.data_path).rstrip('/')}/bridge-staging"
 
+    def _outside(self, writes: Sequence[TableWrite]) -> bool:
+        """Whether any of the tables has a file that is not the lake's own."""
+        names = [write.name for write in writes]
+        with session(self.place) as opened:
+            outside = reads.outside_tables(opened)
+            found = [each for each in reads.live_tables(opened) if each.id in outside]
+        return any(_is(each, name) for each in found for name in names)
+
     @contextmanager
     def _looking(self) -> Iterator[Session | None]:
-        if not self._existed:
+        if not self._existed and not exists(self.place):
             yield None
             return
         with session(self.place) as opened:
             yield opened
 
-    def clean(self) -> None:
-        """Remove what a killed run of ours left beside the catalog; a server does so itself."""
+    def work(self, name: TableName, plan: str) -> str:
+        """What the unfinished work of a plan is called in the staging."""
+        return work_name(self.place, name, plan)
+
+    @contextmanager
+    def hold(self, plans: Sequence[tuple[TableName, Table, str]]) -> Iterator[Callable[[], None]]:
+        """Note the work of some plans, and keep other runs off it."""
+        with ExitStack() as stack:
+            claims = []
+            for name, table, plan in plans:
+                directory = self.files_of(name, table, plan).directory
+                claims.append(stack.enter_context(held(self.staging, self.place, name, plan, directory)))
+
+            def require() -> None:
+                for claim in claims:
+                    claim.require()
+
+            yield require
+
+    def finish(self, plans: Sequence[tuple[TableName, Table, str]]) -> None:
+        """Forget the work of plans that are committed."""
+        for name, table, plan in plans:
+            root = f"{self.staging}/{self.work(name, plan)}"
+            discard(root, self.files_of(name, table, plan).directory, self._registered_in)
+
+    def _registered_in(self, directory: str) -> frozenset[str]:
+        with self._looking() as opened:
+            return frozenset() if opened is None else reads.paths_below(opened, directory)
+
+    def _committed(self) -> Mapping[str, str]:
+        with self._looking() as opened:
+            if opened is None:
+                return {}
+            every = [*reads.ended_tables(opened)[::-1], *reads.live_tables(opened)]
+            noted = [(each, reads.bookmark(opened, each.id)) for each in every if each.id >= 0]
+        return {f"{each.schema}.{each.name}".casefold(): mark.plan for each, mark in noted if mark}
+
+    def clean(self, plans: Mapping[TableName, str]) -> None:
+        """Remove what killed runs of ours left: beside the catalog (a server does so itself), and of their work."""
+        sweep(self.staging, self.place, plans, self._committed, self._registered_in)
         if self.place.is_server:
             return
         directory, name = os.path.split(self.place.path)
@@ -311,7 +370,8 @@ class DuckLakeTarget:
 
     def closing_words(self, result: CommitResult, writes: Sequence[TableWrite]) -> Sequence[str]:
         """How to open the lake, what is guarded, how to catch up, take over and undo."""
-        shared = [write for write in writes if write.ownership == "shared"]
+        outside = self._outside(writes)
+        shared = outside and any(write.ownership == "shared" for write in writes)
         names = " ".join("--table " + shlex.quote(str(write.name)) for write in writes)
         locator = shlex.quote(f"ducklake:{self.place.attach}")
         if self.place.is_server and self.place.schema != "public":
@@ -334,8 +394,13 @@ class DuckLakeTarget:
                 "Do not expire or remove files at the source while the lake uses them; "
                 "merge, rewrite and flush in the lake end catching up."
             )
-        else:
+        elif outside:
             said.append("adopted:    the files are the lake's now; its maintenance may delete them. Retire the source.")
+        else:
+            said.append(
+                "own files:  every file lies below the lake's data path and nothing of the source is used, so there is "
+                "nothing to guard: maintenance works on both sides; in the lake it ends catching up."
+            )
         said.append("catch up:   run the same command again")
         if shared:
             said.append(f"take over:  ducklake-bridge adopt {locator} {names}")

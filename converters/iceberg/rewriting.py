@@ -57,7 +57,8 @@ class Rewriting:
             constants = {
                 int(each.source): constant_of(value) for each, value in fields if each.transform is Simple.IDENTITY
             }
-            made[row["file"]] = DataFile(row["path"], row["format"], row["record_count"], row["size"], constants, names)
+            path, format_, count, size = (row[name] for name in ("path", "format", "record_count", "size"))
+            made[row["file"]] = DataFile(path, format_, count, size, constants, names, row["first_row_id"])
         return made
 
     def equality(self, first: int) -> Equality | None:

@@ -75,6 +75,12 @@ class Staging:
                 self._write(f"{batch.name}.json", json.dumps(batch.items).encode())
         return done
 
+    def keep(self, name: str, content: bytes) -> str:
+        """Something that batches read, by a name of its content; its path."""
+        storage.make_directory(self.root)
+        self._write(name, content)
+        return f"{self.root}/{name}"
+
     def items(self, name: str) -> list[str]:
         """The work of a batch."""
         return [str(each) for each in json.loads(storage.read(f"{self.root}/{name}.json", "batch"))]

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Sequence
 
+import numpy as np
 import pyarrow as pa
 
 from bridge.errors import UsageError
@@ -17,6 +19,8 @@ from converters.spark.task import rewrite
 from converters.spark.writing import TEMPORARY
 
 __all__ = ["Rewriter"]
+
+_FEW = 10_000
 
 
 class Rewriter:
@@ -36,6 +40,17 @@ class Rewriter:
         batches = grouped([Job(task.to_json(), size) for task, size in zip(tasks, _sizes(tasks), strict=True)])
         rows = run_batches(self._engine, staging, batches, _work, _intact, watch)
         return pa.concat_tables([WRITTEN.empty_table(), *rows])
+
+    def positions(self, plan_id: str, left_out: np.ndarray) -> tuple[tuple[int, ...], str]:
+        """Positions as a task takes them: few in itself, many in a file of the plan's."""
+        if len(left_out) <= _FEW:
+            return tuple(left_out.tolist()), ""
+        sink = pa.BufferOutputStream()
+        with pa.ipc.new_file(sink, pa.schema([pa.field("position", pa.int64())])) as writer:
+            writer.write_table(pa.table({"position": left_out}))
+        content = sink.getvalue().to_pybytes()
+        name = f"positions-{hashlib.sha256(content).hexdigest()[:24]}"
+        return (), Staging.of(self._staging, plan_id).keep(name, content)
 
     def clean(self, plan_id: str) -> None:
         """Forget a plan whose files are committed."""

@@ -42,6 +42,8 @@ Watch = Callable[[Progress], None]
 _BATCH_BYTES, _LEAST_BYTES, _SHARES = 128 << 20, 8 << 20, 64
 _BATCH_FILES = 64
 _WAIT, _WAIT_REMOTE = 0.1, 2.0
+_PATIENCE = 5.0
+"""How long, in seconds, an interrupted run waits for what is being written."""
 
 
 def grouped(jobs: Sequence[Job]) -> list[tuple[Batch, int]]:
@@ -157,7 +159,7 @@ def _run(engine: Engine, staging: Staging, names: list[str], work: Work, meter: 
                 raise staging.error(min(failed))
     except KeyboardInterrupt:
         engine.cancel(tag)
-        thread.join(30)
+        thread.join(_PATIENCE)
         raise
     if failures:
         raise failures[0]

@@ -6,13 +6,18 @@ import hashlib
 import importlib.util
 import logging
 import os
+import re
 import shutil
+import signal
 import socket
+import subprocess
 import sys
 import tempfile
+import threading
 import warnings
 import zipfile
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias
@@ -93,11 +98,35 @@ def java_home() -> str | None:
 def examine() -> tuple[bool, str, str]:
     """For `doctor`: whether Spark could start here, what was found, and the line that brings what is missing."""
     if importlib.util.find_spec("pyspark") is None:
-        return False, "pyspark is not installed; needed for rewriting", _SPARK
+        return False, "not looked for: pyspark, which needs it, is not installed", _SPARK
     home = java_home()
     if home is None:
-        return False, "no Java virtual machine; needed for rewriting without a Spark Connect server", _JVM
-    return True, f"Java from {home or shutil.which('java')}", ""
+        return False, "none; needed for rewriting, unless a Spark Connect server does it", _JVM
+    return _java(str(Path(home) / "bin" / "java") if home else str(shutil.which("java")))
+
+
+def _java(program: str) -> tuple[bool, str, str]:
+    """Whether a Java is one that Spark starts on."""
+    import pyspark
+
+    try:
+        said = subprocess.run([program, "-version"], capture_output=True, text=True, timeout=60, check=False)
+    except (OSError, subprocess.TimeoutExpired) as error:
+        return False, f"{program} does not start: {first_line(str(error))}", _JVM_INSTEAD
+    found = re.search(r'version "(\d+)(?:\.(\d+))?', said.stderr + said.stdout)
+    if found is None:
+        return False, f"{program} does not tell its version", _JVM_INSTEAD
+    version = int(found.group(2) or 0) if found.group(1) == "1" else int(found.group(1))
+    oldest, newest = _JAVAS[4 if pyspark.__version__.split(".")[0] >= "4" else 3]
+    ok = oldest <= version <= newest
+    told = f"Java {version}, {program}"
+    if ok:
+        return True, told, ""
+    return False, f"{told}; Spark {pyspark.__version__} needs {oldest} to {newest}", _JVM_INSTEAD
+
+
+_JAVAS = {3: (8, 17), 4: (17, 21)}
+"""The Java releases that Spark's own documentation names, by its version."""
 
 
 _SPARK = "pip install 'ducklake-bridge[spark]'"
@@ -105,6 +134,7 @@ _JVM = "pip install 'ducklake-bridge[jvm]'"
 _CONNECT = "pip install 'ducklake-bridge[connect]'"
 _CONNECT_PORT = 15002
 _ANSWER = 15.0
+_JVM_INSTEAD = f"{_JVM}, and leave JAVA_HOME and java on the PATH out"
 
 
 class Engine:
@@ -189,7 +219,8 @@ class Engine:
         for key, value in settings.items():
             builder = builder.config(key, value)
         try:
-            session = builder.getOrCreate()
+            with _own_interrupts():
+                session = builder.getOrCreate()
             if options.remote:
                 _LOG.debug("the Spark Connect server is version %s", session.version)
             else:
@@ -221,7 +252,7 @@ class Engine:
         self.tag(tag)
         try:
             return [tuple(row) for row in frame.collect()]
-        except _failures() as error:
+        except _job_failures() as error:
             raise told(str(error), self._executors) from error
 
     def _executors(self) -> list[tuple[str, str, str]]:
@@ -258,6 +289,20 @@ class Engine:
             session.sparkContext.addPyFile(str(archive))
 
 
+@contextmanager
+def _own_interrupts() -> Iterator[None]:
+    """Ctrl-C stays what it was: pyspark takes it over and talks to the JVM right in the handler, where it may be in the
+    middle of another word."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.getsignal(signal.SIGINT)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
 def _failures() -> tuple[type[Exception], ...]:
     """What pyspark raises: its own errors, and those of the bridge to the JVM, which a client of Connect lacks."""
     from pyspark.errors import PySparkException
@@ -286,6 +331,11 @@ def _answers(remote: str) -> None:
 
 
 _ADDRESS = "it looks like sc://HOST:PORT"
+
+
+def _job_failures() -> tuple[type[Exception], ...]:
+    """The same, and what comes of a session that is stopped while it works."""
+    return (*_failures(), AttributeError, AssertionError, TypeError)
 
 
 def _is_connected(session: SparkSession) -> bool:

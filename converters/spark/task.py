@@ -9,7 +9,7 @@ repartitioning over many files would be a shuffle in front of this.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import astuple, dataclass
+from dataclasses import astuple, dataclass, replace
 
 import duckdb
 import numpy as np
@@ -18,11 +18,13 @@ import pyarrow.compute as pc
 
 from bridge.errors import BridgeError, Unreachable
 from converters import storage
+from converters.parquet.left_out import LEFT_OUT, packed
 from converters.spark.guarded import Guarded, owned
 from converters.spark.layout import KEY, POSITION, ordered
 from converters.spark.plan import WRITTEN, RewriteTask, Settings
 from converters.spark.positions import read_positions
 from converters.spark.project import projection
+from converters.spark.row_numbers import RowNumbers
 from converters.spark.sources import Source, open_source
 from converters.spark.writing import connect, failed, write_piece
 
@@ -32,14 +34,15 @@ __all__ = ["rewrite"]
 def rewrite(task: RewriteTask, progress: Callable[[str], None] | None = None) -> pa.Table:
     """Do a task; WRITTEN rows of its files, none when no row is left."""
     source = open_source(task.source.path, task.source.format)
-    reading = projection(task.source, source.schema, task.target.fields)
     deleted = read_positions(task.deleted, task.deleted_file)
-    target, settings = task.target, task.target.settings
+    numbers = RowNumbers.of(task, source.schema, len(deleted) > 0)
+    target, settings = replace(task.target, fields=(*task.target.fields, *numbers.fields)), task.target.settings
+    reading = projection(task.source, source.schema, target.fields)
     storage.make_directory(target.directory)
     moved = bool(target.sort or target.partition)
     with connect(settings) as connection:
         rows = Guarded(
-            _with_position(reading.apply(batch), first, live)
+            _with_position(numbers.fill(reading.apply(batch), first), first, live)
             for batch, first, live in _live(task, source, reading.needed, deleted)
         )
         batches = iter(rows)
@@ -55,7 +58,8 @@ def rewrite(task: RewriteTask, progress: Callable[[str], None] | None = None) ->
             start = None if moved or len(deleted) else first.column(POSITION)[0].as_py()
             keys = [_key_text(first.column(f"{KEY}{place}")[0].as_py()) for place in range(len(target.partition))]
             try:
-                piece = write_piece(connection, feed, target.fields, path, settings, sizes.group_rows(first))
+                notes = {LEFT_OUT: packed(deleted)} if len(deleted) and not made else {}
+                piece = write_piece(connection, feed, target.fields, path, settings, sizes.group_rows(first), notes)
             except BridgeError:
                 rows.reraise()
                 raise

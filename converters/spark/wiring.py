@@ -8,11 +8,10 @@ import duckdb
 import pyarrow as pa
 
 from bridge.model.options import Options
-from bridge.model.rewrite import RESOLVED, DataFile, Equality, Target, WrittenFiles, output_name
+from bridge.model.rewrite import RESOLVED, Equality, FileRewrite, Target, WrittenFiles
 from bridge.model.schema import walk
 from bridge.model.types import FieldId
 from bridge.ports import ProgressSink
-from converters import storage
 from converters.spark.equality import resolve_equality
 from converters.spark.plan import RewriteTask
 from converters.spark.rewriter import Rewriter
@@ -31,13 +30,15 @@ class SparkRows:
         self._staging = staging
 
     def rewrite(
-        self, plan: str, files: Sequence[DataFile], target: Target, progress: ProgressSink, what: str
+        self, plan: str, files: Sequence[FileRewrite], target: Target, progress: ProgressSink, what: str
     ) -> WrittenFiles:
-        """Rewrite files row by row in their order; files that hold no row are not written."""
-        tasks = [
-            RewriteTask(str(place), source, target, output_name(source.path)) for place, source in enumerate(files)
-        ]
-        written = Rewriter(self._engine, self._staging).run(plan, tasks, _watch(progress, what))
+        """Rewrite files row by row in their order; files of which no row is left are not written."""
+        rewriter = Rewriter(self._engine, self._staging)
+        tasks = []
+        for place, each in enumerate(files):
+            given, path = rewriter.positions(plan, each.left_out)
+            tasks.append(RewriteTask(str(place), each.source, target, each.output, given, path))
+        written = rewriter.run(plan, tasks, _watch(progress, what))
         return WrittenFiles(written.drop_columns(["stats"]), tuple(_stats(written, target)))
 
     def resolve(self, plan: str, equality: Equality, progress: ProgressSink, what: str) -> pa.Table:
@@ -52,11 +53,6 @@ class SparkRows:
             watch=_watch(progress, what),
         )
         return found.cast(RESOLVED)
-
-    def clean(self, plan: str) -> None:
-        """Forget what was kept for running again; the plan is committed."""
-        Rewriter(self._engine, self._staging).clean(plan)
-        storage.remove_directory(self._staging)
 
     def close(self) -> None:
         """Stop the session if it was started here."""

@@ -14,6 +14,7 @@ import uuid
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any
 
 import duckdb
@@ -27,7 +28,7 @@ from bridge.model.schema import walk
 from bridge.model.types import Field, ListOf, MapOf, Struct
 from converters import storage
 from converters.spark.plan import Settings
-from converters.spark.types import field_ids, literal, written
+from converters.spark.types import field_ids, identifier, literal, written
 
 __all__ = ["TEMPORARY", "ColumnStat", "Piece", "connect", "failed", "write_piece"]
 
@@ -99,8 +100,9 @@ def write_piece(
     path: str,
     settings: Settings,
     group_rows: int,
+    notes: Mapping[str, str] = MappingProxyType({}),
 ) -> Piece:
-    """One file with all the rows; it is at `path` whole or not at all."""
+    """One file with all the rows, and key-value metadata; it is at `path` whole or not at all."""
     columns = ", ".join(map(written, fields))
     options = [
         "FORMAT parquet",
@@ -109,6 +111,9 @@ def write_piece(
         f"FIELD_IDS {field_ids(fields)}",
         "RETURN_STATS",
     ]
+    if notes:
+        listed = ", ".join(f"{identifier(key)}: {literal(value)}" for key, value in notes.items())
+        options.append(f"KV_METADATA {{{listed}}}")
     if settings.level is not None:
         options.append(f"COMPRESSION_LEVEL {int(settings.level)}")
     with _aside(path) as local:

@@ -25,6 +25,7 @@ __all__ = [
     "is_file",
     "list_directory",
     "make_directory",
+    "modified",
     "open_input",
     "parallel",
     "properties",
@@ -192,6 +193,12 @@ def _info(uri: str) -> Any:
 def is_file(uri: str) -> bool:
     """True for an existing file or object."""
     return bool(_info(uri).type == pafs.FileType.File)
+
+
+def modified(uri: str) -> int | None:
+    """When a file was written, in nanoseconds by the clock of its storage; None when it is not there."""
+    found = _info(uri)
+    return int(found.mtime_ns) if found.type == pafs.FileType.File else None
 
 
 def list_directory(uri: str) -> list[tuple[str, bool]]:

@@ -103,7 +103,8 @@ def write_tables(
     for snapshot in snapshots:
         _snapshot_rows(rows, snapshot, ids.catalog, next_file_id)
     rows.insert(session)
-    if any(write.ownership == "shared" for write in writes) and not guard.put(session):
+    shared = {job.table_id for job in jobs if job.write.ownership == "shared"}
+    if shared & reads.outside_tables(session) and not guard.put(session):
         findings.append(
             Finding(
                 Code.SOURCE_UNPROTECTED,

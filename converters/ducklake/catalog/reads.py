@@ -36,6 +36,8 @@ __all__ = [
     "live_files",
     "live_tables",
     "noted_snapshots",
+    "outside_tables",
+    "paths_below",
     "remote_paths",
     "schemas",
     "settings",
@@ -313,6 +315,17 @@ def file_paths(session: Session, table_id: int) -> dict[int, tuple[str, bool]]:
     return {id_: (path, bool(relative)) for id_, path, relative in rows}
 
 
+def paths_below(session: Session, directory: str) -> frozenset[str]:
+    """Everything that the catalog refers to, in any table, as a file right in a directory of some name."""
+    found: set[str] = set()
+    for name in ("data_file", "delete_file", "files_scheduled_for_deletion"):
+        path = table(name).c.path
+        found |= {
+            row[0] for row in session.rows(sa.select(path).where(path.contains(f"{directory}/", autoescape=True)))
+        }
+    return frozenset(found)
+
+
 def table_stats(session: Session, table_id: int) -> tuple[tuple[int, int, int] | None, Mapping[int, TableStat]]:
     """((record_count, next_row_id, file_size_bytes) or None, column statistics by column id)."""
     each, column = table("table_stats").c, table("table_column_stats").c
@@ -330,16 +343,20 @@ def table_stats(session: Session, table_id: int) -> tuple[tuple[int, int, int] |
 
 def shared_tables(session: Session) -> list[int]:
     """Ids of the tables that share files with their source, dropped ones too as long as a file is registered."""
-    each, file = table("metadata").c, table("data_file").c
+    each, outside = table("metadata").c, outside_tables(session)
     rows = session.rows(
         sa.select(each.scope_id).where(
-            each.scope == "table",
-            each.key == "bridge.ownership",
-            each.value == "shared",
-            each.scope_id.in_(sa.select(file.table_id)),
+            each.scope == "table", each.key == "bridge.ownership", each.value == "shared", each.scope_id.is_not(None)
         )
     )
-    return [row[0] for row in rows]
+    return [id_ for (id_,) in rows if id_ in outside]
+
+
+def outside_tables(session: Session) -> frozenset[int]:
+    """Ids of the tables that have a data file outside the data path."""
+    file = table("data_file").c
+    rows = session.rows(sa.select(file.table_id, file.path_is_relative).distinct())
+    return frozenset(id_ for id_, relative in rows if not relative)
 
 
 def ended_tables(session: Session) -> list[LakeTable]:

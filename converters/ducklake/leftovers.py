@@ -1,0 +1,161 @@
+"""Work of ours that is not committed: where it is noted, who may take it up, and how what nobody needs is removed.
+
+    STAGING/<work>/work.json     whose work it is: the catalog, the table, the plan, the directory of its files
+    STAGING/<work>/owner-*.json  the run that is at it (converters/storage/claims.py)
+    STAGING/<work>/...           what the engine keeps there
+
+The note is written before anything else and removed last. Only directories that a note names are looked at, in them
+only files that are called as ours are, and of these none that the catalog refers to is removed.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+from bridge.errors import Conflict, Missing, Unreachable
+from bridge.model.table import TableName
+from converters import storage
+from converters.ducklake.catalog.session import Place
+from converters.storage.claims import OWNER, Claim, claimed
+
+__all__ = ["Work", "discard", "held", "sweep", "table_key", "work_name"]
+
+_NOTE = "work.json"
+_WORK = re.compile(r"^[0-9a-f]{16}-[0-9a-f]{8}$")
+_OURS = re.compile(r"^\.?r-[0-9a-f]{32}(-[a-z][0-9a-f]+)*-\d+\.parquet(\.[0-9a-f]{32}\.bridge-tmp)?$")
+_STAGED = re.compile(r"^\.?(batch|positions|owner|work)\b[^/]*$")
+_OTHERS_AGE = 7 * 86_400
+
+Registered = Callable[[str], frozenset[str]]
+"""The paths of a catalog that end with a directory's name and something in it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """What is noted of a plan's work. `catalog` only tells catalogs apart: a connection string must not be shown."""
+
+    catalog: str
+    table: str
+    plan: str
+    directory: str
+
+
+def _digest(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def work_name(place: Place, table: TableName, plan: str) -> str:
+    """The name of the directory of a plan's work in the staging."""
+    return f"{plan}-{_digest(f'{_catalog(place)} {table_key(table)}')[:8]}"
+
+
+def table_key(table: TableName) -> str:
+    """A table's name as it is compared."""
+    return f"{'.'.join(table.namespace) or 'main'}.{table.name}".casefold()
+
+
+def _catalog(place: Place) -> str:
+    return _digest(f"{place.attach} {place.schema}")[:32]
+
+
+@contextmanager
+def held(staging: str, place: Place, table: TableName, plan: str, directory: str) -> Iterator[Claim]:
+    """Note the work and keep others off it; Conflict when another run that lives is at it."""
+    root = f"{staging}/{work_name(place, table, plan)}"
+    with claimed(root) as claim:
+        told = {"catalog": _catalog(place), "table": table_key(table), "plan": plan, "directory": directory}
+        storage.write(f"{root}/{_NOTE}", json.dumps(told).encode(), f".{_NOTE}.{claim.name}.bridge-tmp")
+        yield claim
+    storage.remove_directory(root)
+    storage.remove_directory(staging)
+
+
+def discard(root: str, directory: str, registered: Registered) -> None:
+    """Remove work that is claimed: its files that the catalog does not refer to, then what is staged, then the note."""
+    if directory:
+        name = directory.rsplit("/", 1)[1]
+        kept = {path.rsplit("/", 1)[1] for path in registered(name)}
+        for each, is_directory in storage.list_directory(directory):
+            if not is_directory and _OURS.match(each) and each not in kept:
+                storage.remove(f"{directory}/{each}")
+        storage.remove_directory(directory)
+    staged = [each for each, is_directory in storage.list_directory(root) if not is_directory and _STAGED.match(each)]
+    for each in sorted(staged, key=lambda each: each == _NOTE):
+        if not each.startswith(OWNER):
+            storage.remove(f"{root}/{each}")
+
+
+def sweep(
+    staging: str,
+    place: Place,
+    plans: Mapping[TableName, str],
+    committed: Callable[[], Mapping[str, str]],
+    registered: Registered,
+) -> None:
+    """Remove what no run that lives works at and nobody will take up: work for the tables of `plans` under another
+    plan, work whose plan is committed, and work for other tables that nobody took up for a week.
+
+    `committed` gives the plan of each table of the catalog by its key.
+    """
+    wanted = {table_key(name): plan for name, plan in plans.items()}
+    try:
+        listed = storage.list_directory(staging)
+    except Unreachable:
+        return  # who only registers files need not reach the lake's own
+    entries = [name for name, is_directory in listed if is_directory and _WORK.match(name)]
+    if not entries:
+        return
+    done = committed()
+    for name in entries:
+        root = f"{staging}/{name}"
+        work = _read(root)
+        if work is not None and work.catalog != _catalog(place):
+            continue
+        if work is not None and not _is_done(root, work, wanted, done):
+            continue
+        try:
+            with claimed(root):
+                # what another run did with it while it was not claimed yet
+                if _read(root) == work and (work is not None or _is_bare(root)):
+                    discard(root, "" if work is None else work.directory, registered)
+        except Conflict:
+            continue
+        storage.remove_directory(root)
+    storage.remove_directory(staging)
+
+
+def _is_done(root: str, work: Work, wanted: Mapping[str, str], done: Mapping[str, str]) -> bool:
+    if done.get(work.table) == work.plan:
+        return True
+    if work.table in wanted:
+        return wanted[work.table] != work.plan
+    written = storage.modified(f"{root}/{_NOTE}")
+    return written is not None and _now(root) - written > _OTHERS_AGE * 1_000_000_000
+
+
+def _now(root: str) -> int:
+    """The time by the clock of the storage."""
+    name = ".work-clock.bridge-tmp"
+    storage.write(f"{root}/{name}", b"", f"{name}.aside")
+    now = storage.modified(f"{root}/{name}")
+    storage.remove(f"{root}/{name}")
+    return now or 0
+
+
+def _read(root: str) -> Work | None:
+    """The note; None when there is none, or none that can be read."""
+    try:
+        told = json.loads(storage.read(f"{root}/{_NOTE}", "note"))
+        return Work(*(str(told[name]) for name in ("catalog", "table", "plan", "directory")))
+    except (Missing, ValueError, KeyError, TypeError):
+        return None
+
+
+def _is_bare(root: str) -> bool:
+    """Whether there is nothing but owners: a run that was killed before it wrote its note."""
+    return all(name.startswith((OWNER, f".{OWNER}")) for name, _ in storage.list_directory(root))
