@@ -48,5 +48,5 @@ def test_memory_does_not_grow_with_the_file(kind: str, layout: str, bench: Any, 
         base, peak, written = map(int, ran.stdout.split())
         assert written == (rows - (rows + 2) // 3 if "deleted" in layout else rows)
         peaks.append(peak - base)
-    assert LARGE * ROW > 4 * LIMIT
+    assert LARGE * ROW > 3 * LIMIT
     assert peaks[1] - peaks[0] < (LARGE - SMALL) * ROW // 2, [each >> 20 for each in peaks]

@@ -1,4 +1,4 @@
-"""Every kind of value at its edges in ORC, Avro and Parquet, by Iceberg Java and by other writers: rewritten they are what
+"""Every kind of value at its edges in ORC, Avro and Parquet, by Iceberg Java and by others: rewritten they are what
 Iceberg Java reads. Spark knows neither `time` nor nanoseconds, so Iceberg's own readers and writers are asked."""
 
 from __future__ import annotations
