@@ -19,7 +19,8 @@ ERRORS = (pa.ArrowException, OSError, ValueError, IndexError, KeyError, zlib.err
 _BATCH_ROWS, _BATCH_BYTES, _VALUE_BYTES = 32_768, 16 << 20, 12
 _LONG, _INSTANTS = 4, (9, 18)
 _FROM, _TO = -9_223_372_036_854, 9_223_372_036_854
-"""Milliseconds from 1970 between which nanoseconds fit 64 bits."""
+"""Milliseconds from 1970 between which nanoseconds fit 64 bits; what is beyond in these very two is refused by pyarrow,
+for a column read as nanoseconds keeps them all."""
 
 _Fields = list[tuple[int, int, Any]]
 """A protobuf message: (number, wire type, integer or bytes) of each field in order."""
@@ -110,7 +111,7 @@ class Tail:
         for id_, type_ in enumerate(self._types()):
             if _one(type_, 1, 0) in _INSTANTS and id_ < len(statistics):
                 bounds = _parse(_one(statistics[id_], 9, b""))
-                if any(not _FROM < _signed(value) < _TO for number, _, value in bounds if number <= 4):
+                if any(not _FROM <= _signed(value) <= _TO for number, _, value in bounds if number <= 4):
                     found.add(id_)
         return frozenset(found)
 
