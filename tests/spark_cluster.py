@@ -72,7 +72,7 @@ def cluster(home: Path, workers: Sequence[str] = ("worker-a", "worker-b")) -> It
         return process, log
 
     def wait(log: Path, pattern: str) -> str:
-        for _ in range(600):
+        for _ in range(1800):
             if found := re.search(pattern, log.read_text()):
                 return found.group(0)
             time.sleep(0.1)

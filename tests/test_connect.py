@@ -67,6 +67,21 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 
 
 @needs_server
+def test_a_local_session_after_a_connected_one(server: str) -> None:
+    asked = "from converters.spark.session import Engine, SessionOptions as O\n"
+    asked += f"with Engine(O.parse(remote={server!r})) as engine:\n    print(engine.session.range(2).count())\n"
+    asked += "with Engine(O.parse('local[1]')) as engine:\n    print(engine.session.range(3).count())\n"
+    ran = subprocess.run(
+        [sys.executable, "-c", asked],
+        capture_output=True,
+        text=True,
+        check=False,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+    )
+    assert ran.stdout.split() == ["2", "3"], ran.stderr[-2000:]
+
+
+@needs_server
 def test_the_command_line_migrates_through_a_server(server: str, tmp_path: Path) -> None:
     found, lake = case("fmt_mixed"), tmp_path / "lake.ducklake"
     before = tree_hash(found.home)

@@ -133,6 +133,7 @@ _SPARK = "pip install 'ducklake-bridge[spark]'"
 _JVM = "pip install 'ducklake-bridge[jvm]'"
 _CONNECT = "pip install 'ducklake-bridge[connect]'"
 _CONNECT_PORT = 15002
+_REMOTE = ("SPARK_REMOTE", "SPARK_LOCAL_REMOTE", "SPARK_CONNECT_MODE_ENABLED")
 _ANSWER = 15.0
 _JVM_INSTEAD = f"{_JVM}, and leave JAVA_HOME and java on the PATH out"
 
@@ -213,6 +214,8 @@ class Engine:
             local = options.master.startswith("local")
             if local:
                 os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
+            for name in _REMOTE:  # of the user's shell or of an earlier session: a master is asked for
+                os.environ.pop(name, None)
             builder = builder.master(options.master)
             settings = {**_QUIET, **(_LOCAL if local else {}), **options.conf}
             settings[_JAVA_OPTIONS] = f"{self._quiet_log()} {settings.get(_JAVA_OPTIONS, '')}".strip()

@@ -114,7 +114,8 @@ def test_files_are_rewritten_once_and_reused(tmp_path: Path) -> None:
     assert [each["record_count"] for each in said["WRITTEN"]] == [1000] * 5
     assert held(tmp_path) == (5000, 5000)
     assert said["TOLD"][-1] == [5, 5 * (200 << 20), 0]
-    assert err.strip() == "", err
+    said_by_java = "Using incubator modules"  # from version 4 on, before anything can be set
+    assert [line for line in err.splitlines() if said_by_java not in line] == [], err
     stamps = {path: path.stat().st_mtime_ns for path in (tmp_path / "out").iterdir()}
 
     # all is there: no Spark is started, so that none need be there
