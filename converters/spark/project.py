@@ -12,9 +12,9 @@ import pyarrow.compute as pc
 
 from bridge.errors import Blocked, Unreachable
 from bridge.model.types import ColumnType, Default, Field, ListOf, MapOf, NestedDefault, Struct
+from converters.parquet.sql import arrow_type, duckdb_type
 from converters.spark.casts import Mismatch, cast, check
 from converters.spark.plan import DataFile, Name
-from converters.spark.types import arrow_type, duckdb_type
 
 __all__ = ["Projection", "field_id", "projection"]
 

@@ -13,12 +13,12 @@ from bridge.model.schema import walk
 from bridge.model.types import FieldId
 from bridge.ports import ProgressSink
 from converters import storage
+from converters.parquet.sql import arrow_type, duckdb_type
 from converters.spark.equality import resolve_equality
 from converters.spark.plan import RewriteTask
 from converters.spark.rewriter import Rewriter
 from converters.spark.running import Progress, Watch
 from converters.spark.session import Engine, SessionOptions
-from converters.spark.types import arrow_type, duckdb_type
 
 __all__ = ["SparkRows", "open_engine"]
 

@@ -26,8 +26,8 @@ from bridge.model.paths import scheme
 from bridge.model.schema import walk
 from bridge.model.types import Field, ListOf, MapOf, Struct
 from converters import storage
+from converters.parquet.sql import duckdb_type, field_ids, identifier, literal
 from converters.spark.plan import Settings
-from converters.spark.types import duckdb_type, field_ids, identifier, literal
 
 __all__ = ["TEMPORARY", "ColumnStat", "Piece", "connect", "failed", "write_piece"]
 
