@@ -184,7 +184,9 @@ def migrate(source: str, target: str, options: Options | None = None, progress: 
     options, progress = options or Options(), progress or Silent()
     made, opened, lake = _plan(source, target, options, progress)
     made = _still_there(made, opened, progress)
-    result, writes = execute(made, lake, lambda: open_engine(options, lake.staging), progress)
+    result, writes = execute(
+        made, lake, lambda: open_engine(parse_locator(source).format, options, lake.staging), progress
+    )
     if not writes:
         return Report(made, result)
     checks: list[Check] = []

@@ -80,6 +80,13 @@ class Code(Enum):
     EMPTY_NAMESPACE = ("empty-namespace", _NOTE, "a namespace without tables is not created")
 
     TYPE_NARROWED = ("type-narrowed", _LOSS, "values of a type are cut, as --type-map asked")
+    TYPE_SHAPE = (
+        "type-shape",
+        _LOSS,
+        "a type becomes another one that keeps its values, but not all that it says of them",
+    )
+    GENERATED_COLUMN = ("generated-column", _LOSS, "a generated column becomes an ordinary one that holds its values")
+    USER_TYPE = ("user-type", _LOSS, "a user-defined type is not carried; its columns get the type it stands for")
     PARTITION_BUCKET = ("partition-bucket", _LOSS, "bucket partitioning is not declared over files in place")
     PARTITION_LAYOUT = (
         "partition-layout",
@@ -124,6 +131,8 @@ class Code(Enum):
     NAME_UNSUPPORTED = ("name-unsupported", _BLOCKED, "a name that the target cannot hold")
     NO_COLUMNS = ("no-columns", _BLOCKED, "a table or struct without fields")
     TYPE_UNSUPPORTED = ("type-unsupported", _BLOCKED, "a type without a faithful counterpart")
+    TYPE_RANGE = ("type-range", _BLOCKED, "values do not fit the type that --type-map asks for")
+    OWN_FORMAT = ("own-format", _BLOCKED, "rows that lie in a database's own format have to be copied")
     NESTED_DEFAULT = ("nested-default", _BLOCKED, "a default on a struct, list or map cannot be stored")
     NESTED_ID_ORDER = (
         "nested-id-order",
@@ -208,6 +217,7 @@ class Code(Enum):
 
 _REWRITABLE = frozenset(
     {
+        Code.OWN_FORMAT,
         Code.FILE_FORMAT,
         Code.NO_FIELD_IDS,
         Code.NESTED_LAYOUT,
