@@ -12,9 +12,11 @@ from bridge.locators import Locator, parse_locator
 from bridge.model.findings import Code, Finding
 from bridge.model.options import Options
 from bridge.model.table import Table, TableName
-from bridge.planning.plan import Action, Plan, TablePlan
+from bridge.model.types import Expression
+from bridge.planning.objects import plan_objects
+from bridge.planning.plan import Action, ObjectPlan, Plan, TablePlan
 from bridge.planning.planner import blocked_table, decide
-from bridge.planning.selection import concerned, select, targets
+from bridge.planning.selection import concerned, select, select_objects, targets
 from bridge.ports import (
     Check,
     CommitResult,
@@ -86,7 +88,8 @@ def _plan(source: str, target: str, options: Options, progress: ProgressSink) ->
     from_, to = parse_locator(source), parse_locator(target)
     opened = open_source(from_, options)
     lake = open_target(to, options)
-    chosen = select(opened.tables(), options)
+    beside = opened.objects()
+    chosen = select(opened.tables(), options, beside.objects)
     names = targets(chosen, options, lake.rename)
     clashes = _clashes(names)
     held = lake.lookup(list(names.values()))
@@ -104,11 +107,24 @@ def _plan(source: str, target: str, options: Options, progress: ProgressSink) ->
             said = Finding(Code.TABLE_UNREADABLE, str(name), error.message, error.hint)
             made = blocked_table(name, names[name], said)
         tables.append(made)
-    if len(unreachable) == len(chosen):
+    if unreachable and len(unreachable) == len(chosen):
         raise unreachable[0]
-    digest = hashlib.sha256("\n".join((str(from_), *(each.id or str(each.source) for each in tables))).encode())
-    beside = tuple(concerned(opened.noticed(), options))
-    return Plan(str(from_), str(to), tuple(tables), digest.hexdigest()[:16], beside), opened, lake
+    planned, objects = tuple(tables), tuple[ObjectPlan, ...]()
+    if beside.objects or any(_computes(each) for each in tables):
+        progress.step("trying views, macros and defaults in a lake of their own")
+        planned, objects = plan_objects(lake, tables, select_objects(beside.objects, options), beside, options)
+    ids = (
+        *(each.id or str(each.source) for each in tables),
+        *(f"{each.object} {each.object.text}" for each in objects),
+    )
+    digest = hashlib.sha256("\n".join((str(from_), *ids)).encode())
+    noticed = tuple(concerned(opened.noticed(), options))
+    return Plan(str(from_), str(to), planned, digest.hexdigest()[:16], noticed, objects), opened, lake
+
+
+def _computes(each: TablePlan) -> bool:
+    fields = each.table.schema.fields if each.table else ()
+    return any(isinstance(field.write_default, Expression) for field in fields)
 
 
 def _still_there(made: Plan, opened: Source, progress: ProgressSink) -> Plan:
@@ -184,13 +200,16 @@ def migrate(source: str, target: str, options: Options | None = None, progress: 
     options, progress = options or Options(), progress or Silent()
     made, opened, lake = _plan(source, target, options, progress)
     made = _still_there(made, opened, progress)
-    result, writes = execute(made, lake, lambda: open_engine(options, lake.staging), progress)
-    if not writes:
+    result, writes = execute(
+        made, lake, lambda: open_engine(parse_locator(source).format, options, lake.staging), progress
+    )
+    if not writes and not result.objects:
         return Report(made, result)
     checks: list[Check] = []
     if options.verify != "none":
         progress.step("verifying with DuckDB")
         checks += lake.verify(result, writes, options.check_files == "all")
+        checks += lake.verify_objects(result.objects)
     if options.verify == "rows":
         for each in made.writes:
             checks += check_rows(opened.open(each.source), lake, each.target, each.first, progress)

@@ -28,6 +28,7 @@ class _Pieces:
     size: tuple[int, ...]
     footer_size: tuple[int | None, ...]
     row: tuple[int, ...]
+    partition: tuple[tuple[str | None, ...], ...] = ()
 
 
 def prepared(each: TablePlan, target: Target, engine: RowEngine | None, progress: ProgressSink) -> TablePlan:
@@ -69,6 +70,7 @@ def _written(paths: Sequence[str], table: pa.Table) -> dict[str, _Pieces]:
     order = table.append_column("row", pa.array(range(table.num_rows))).sort_by("first_row")
     for task, row in zip(order.column("task").to_pylist(), order.column("row").to_pylist(), strict=True):
         by_source[int(task)].append(row)
+    partitions = table.column("partition").to_pylist()
     facts = {name: table.column(name).to_pylist() for name in ("path", "record_count", "size", "footer_size")}
     return {
         paths[place]: _Pieces(
@@ -77,6 +79,7 @@ def _written(paths: Sequence[str], table: pa.Table) -> dict[str, _Pieces]:
             size=tuple(facts["size"][row] for row in rows),
             footer_size=tuple(facts["footer_size"][row] for row in rows),
             row=tuple(rows),
+            partition=tuple(tuple(partitions[row]) for row in rows),
         )
         for place, rows in by_source.items()
     }
@@ -98,11 +101,14 @@ def _replaced(files: Files, pieces: Mapping[str, _Pieces], stats: Sequence[tuple
     first_row = np.zeros(len(was), dtype=np.int64)
     written = np.full(len(was), -1, dtype=np.int64)
     values: dict[str, list[str | int | None]] = {name: [] for name in _CHANGED}
+    partitions: dict[int, tuple[str | None, ...]] = {}
     row_ids = made.column("first_row_id").take(pa.array(changed)).to_pylist()
     for row, row_id in zip(changed.tolist(), row_ids, strict=True):
         own, number = pieces[path.dictionary[int(codes[was[row]])].as_py()], int(part[row])
         first_row[row] = sum(own.record_count[:number])
         written[row] = own.row[number]
+        if own.partition and own.partition[number]:
+            partitions[row] = own.partition[number]
         values["path"].append(own.path[number])
         values["format"].append("parquet")
         values["record_count"].append(own.record_count[number])
@@ -123,7 +129,7 @@ def _replaced(files: Files, pieces: Mapping[str, _Pieces], stats: Sequence[tuple
         moved = _rows(rows, written)
         if moved.num_rows:
             batches.append(StatsBatch(field, moved, exact=True))
-    return Rearranged(files, made, deletes, np.where(replaced, -1, was), batches)
+    return Rearranged(files, made, deletes, np.where(replaced, -1, was), batches, partitions=partitions)
 
 
 _CHANGED = ("path", "format", "record_count", "size", "footer_size", "first_row_id", "mapping")

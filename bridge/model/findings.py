@@ -90,6 +90,13 @@ class Code(Enum):
     EMPTY_NAMESPACE = ("empty-namespace", _NOTE, "a namespace without tables is not created")
 
     TYPE_NARROWED = ("type-narrowed", _LOSS, "values of a type are cut, as --type-map asked")
+    TYPE_SHAPE = (
+        "type-shape",
+        _LOSS,
+        "a type becomes another one that keeps its values, but not all that it says of them",
+    )
+    GENERATED_COLUMN = ("generated-column", _LOSS, "a generated column becomes an ordinary one that holds its values")
+    USER_TYPE = ("user-type", _LOSS, "a user-defined type is not carried; its columns get the type it stands for")
     PARTITION_BUCKET = ("partition-bucket", _LOSS, "bucket partitioning is not declared over files in place")
     PARTITION_LAYOUT = (
         "partition-layout",
@@ -129,12 +136,6 @@ class Code(Enum):
     UNIQUE = ("unique", _LOSS, "a UNIQUE constraint is not enforced any more")
     CHECK = ("check", _LOSS, "a CHECK constraint is not enforced any more")
     COLLATION = ("collation", _LOSS, "text is compared byte by byte, not under the column's collation")
-    GENERATED_COLUMN = (
-        "generated-column",
-        _LOSS,
-        "a generated column keeps its values; those of later rows have to be given",
-    )
-    USER_TYPE = ("user-type", _LOSS, "DuckLake has no types with names of their own; columns keep what they stand for")
     NAMESPACE_PROPERTIES = ("namespace-properties", _LOSS, "properties of a namespace are not carried")
     SOURCE_UNPROTECTED = (
         "source-unprotected",
@@ -161,6 +162,8 @@ class Code(Enum):
     NAME_UNSUPPORTED = ("name-unsupported", _BLOCKED, "a name that the target cannot hold")
     NO_COLUMNS = ("no-columns", _BLOCKED, "a table or struct without fields")
     TYPE_UNSUPPORTED = ("type-unsupported", _BLOCKED, "a type without a faithful counterpart")
+    TYPE_RANGE = ("type-range", _BLOCKED, "values do not fit the type that --type-map asks for")
+    OWN_FORMAT = ("own-format", _BLOCKED, "rows that lie in a database's own format have to be copied")
     NESTED_DEFAULT = ("nested-default", _BLOCKED, "a default on a struct, list or map cannot be stored")
     NESTED_ID_ORDER = (
         "nested-id-order",
@@ -245,6 +248,7 @@ class Code(Enum):
 
 _REWRITABLE = frozenset(
     {
+        Code.OWN_FORMAT,
         Code.FILE_FORMAT,
         Code.NO_FIELD_IDS,
         Code.NESTED_LAYOUT,

@@ -11,9 +11,10 @@ import duckdb
 from bridge.model.findings import Code, Finding
 from bridge.model.table import TableName
 from bridge.ports import Notice
+from converters.duckdb_file.place import table_name
 from converters.parquet.sql import identifier, literal
 
-__all__ = ["Leftovers", "collated_columns", "read_leftovers", "table_name"]
+__all__ = ["Leftovers", "collated_columns", "read_leftovers"]
 
 _CONSTRAINTS = {
     "PRIMARY KEY": Code.PRIMARY_KEY,
@@ -29,11 +30,6 @@ class Leftovers:
 
     tables: Mapping[TableName, tuple[Finding, ...]]
     beside: tuple[Notice, ...]
-
-
-def table_name(schema: str, name: str) -> TableName:
-    """A name of the file: what lies in `main` has no namespace."""
-    return TableName(() if schema == "main" else (schema,), name)
 
 
 def read_leftovers(connection: duckdb.DuckDBPyConnection, catalog: str) -> Leftovers:

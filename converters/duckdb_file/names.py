@@ -13,7 +13,7 @@ from typing import Any
 
 import duckdb
 
-__all__ = ["Parsed", "Unparsable", "parsed"]
+__all__ = ["OwnName", "Parsed", "Unparsable", "is_constant", "parsed"]
 
 _READERS = frozenset(
     {
@@ -28,6 +28,14 @@ _READERS = frozenset(
 
 class Unparsable(Exception):
     """DuckDB cannot give the parse tree of a text."""
+
+
+@dataclass(frozen=True, slots=True)
+class OwnName:
+    """What DuckDB calls the catalog of a file by itself, and the file's schemas, all in lower case."""
+
+    catalog: str
+    schemas: frozenset[str]
 
 
 @dataclass(slots=True)
@@ -71,6 +79,13 @@ def parsed(
             _strip_column(node, names)
     whole = _text(connection, tree, expression) if names.changed else careful if before else text
     return Parsed(whole, careful, needs, files, foreign)
+
+
+def is_constant(connection: duckdb.DuckDBPyConnection, text: str) -> bool:
+    """Whether an expression is one literal, as DuckDB parses it."""
+    [statement] = _tree(connection, f"SELECT {text}")["statements"]
+    [expression] = statement["node"]["select_list"]
+    return bool(expression["class"] == "CONSTANT")
 
 
 def _tree(connection: duckdb.DuckDBPyConnection, query: str) -> Any:

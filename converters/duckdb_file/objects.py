@@ -11,13 +11,14 @@ import duckdb
 from bridge.model.findings import Code, Finding
 from bridge.model.objects import Columns, Macro, ObjectKind, Objects, Overload, SourceObject, Trial, View
 from bridge.model.table import TableName
-from converters.duckdb_file.leftovers import collated_columns, table_name
+from converters.duckdb_file.leftovers import collated_columns
 from converters.duckdb_file.locate import File, opened
 from converters.duckdb_file.macros import MacroName, read_macros
-from converters.duckdb_file.names import Parsed, Unparsable, parsed
+from converters.duckdb_file.names import OwnName, Parsed, Unparsable, parsed
+from converters.duckdb_file.place import table_name
 from converters.parquet.sql import identifier
 
-__all__ = ["name_of", "read_objects", "view_parts"]
+__all__ = ["own_name", "read_objects", "view_parts"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,19 +48,24 @@ class _Database:
             return str(error).splitlines()[0]
 
 
-def name_of(connection: duckdb.DuckDBPyConnection, file: File) -> str:
-    """What DuckDB calls the catalog of an attached file."""
-    found = connection.execute("SELECT database_name FROM duckdb_databases() WHERE path IS NOT NULL").fetchall()
-    every = [str(row[0]) for row in found]
-    stem = os.path.basename(file.path).split(".")[0]
-    return next((each for each in every if each.casefold() == stem.casefold()), every[0])
+def own_name(connection: duckdb.DuckDBPyConnection, file: File) -> OwnName:
+    """Of a file that is attached without an alias."""
+    catalog = _catalog(connection, file)
+    query = "SELECT schema_name FROM duckdb_schemas() WHERE database_name = ?"
+    schemas = connection.execute(query, [catalog]).fetchall()
+    return OwnName(catalog.casefold(), frozenset(str(row[0]).casefold() for row in schemas))
+
+
+def _catalog(connection: duckdb.DuckDBPyConnection, file: File) -> str:
+    found = connection.execute("SELECT database_name, path FROM duckdb_databases() WHERE path IS NOT NULL").fetchall()
+    return next(str(name) for name, path in found if os.path.realpath(str(path)) == file.path)
 
 
 def read_objects(file: File, expected: str | None = None) -> Objects:
     """Everything that the file holds beside its tables, read under the name that DuckDB gives the file by itself."""
     with opened(file, expected, alias=None) as connection:
         connection.execute("SET python_enable_replacements = false")
-        catalog = name_of(connection, file)
+        catalog = _catalog(connection, file)
         connection.execute(f"USE {identifier(catalog)}")
         query = "SELECT schema_name FROM duckdb_schemas() WHERE database_name = ? AND NOT internal"
         names = [str(row[0]) for row in connection.execute(query, [catalog]).fetchall()]

@@ -30,6 +30,7 @@ from converters.ducklake.columns import column_rows
 from converters.ducklake.extensions import connect, needed, packaged
 from converters.ducklake.fitting import fit_objects
 from converters.ducklake.identifiers import literal, qualified
+from converters.ducklake.partition import written_layout
 from converters.ducklake.remote import needs_objects, setup_words
 from converters.ducklake.review import nul_text, review_table
 from converters.ducklake.scanner import ask, compare_rows
@@ -127,7 +128,7 @@ class DuckLakeTarget:
                 Finding(Code.NAME_UNSUPPORTED, str(table.name), f"DuckDB keeps the schema {schema}", "use --as")
             )
         for level in () if options.rename else table.name.namespace:
-            if "." in level:
+            if "." in level and not (table.imported and len(table.name.namespace) == 1):
                 found.append(
                     Finding(
                         Code.NAME_UNSUPPORTED,
@@ -217,15 +218,19 @@ class DuckLakeTarget:
             folder = table_folder(opened, self.data_path, name)
             held = {} if opened is None else reads.settings(opened)
         settings = {**held, **lake_settings(table)}
+        # files in place carry no partition values; those of an imported table are all written here
+        partition, sort = written_layout(table) if table.imported else ((), ())
         level, size = settings.get("parquet_compression_level"), settings.get("target_file_size")
         return TargetFiles(
-            f"{folder}bridge-{plan}",
+            folder.rstrip("/") if partition else f"{folder}bridge-{plan}",
             table.all_fields,
             Settings(
                 compression=settings.get("parquet_compression", "snappy"),
                 level=int(level) if level else None,
                 target_bytes=int(size) if size and size.isdigit() else _TARGET_BYTES,
             ),
+            sort,
+            partition,
         )
 
     def rewritten(self, name: TableName) -> Mapping[str, Sequence[tuple[str, int]]]:
@@ -346,6 +351,7 @@ class DuckLakeTarget:
     def closing_words(self, result: CommitResult, writes: Sequence[TableWrite]) -> Sequence[str]:
         """How to open the lake, what is guarded, how to catch up, take over and undo."""
         shared = [write for write in writes if write.ownership == "shared"]
+        imported = all(write.table.imported for write in writes)
         names = " ".join("--table " + shlex.quote(str(write.name)) for write in writes)
         locator = shlex.quote(f"ducklake:{self.place.attach}")
         if self.place.is_server and self.place.schema != "public":
@@ -360,7 +366,9 @@ class DuckLakeTarget:
         said.append(
             f"try it:     SELECT * FROM {qualified('lake', *(first.namespace or ('main',)), first.name)} LIMIT 10;"
         )
-        if shared and self.place.backend != "duckdb":
+        if imported:
+            said.append("imported:   the files are the lake's own; nothing of the source is used any more.")
+        elif shared and self.place.backend != "duckdb":
             said.append(
                 "guarded:    the lake never deletes the source's files; expire, merge and cleanup work. "
                 "Do not expire or remove files at the source while the lake uses them; "
@@ -374,7 +382,8 @@ class DuckLakeTarget:
             )
         else:
             said.append("adopted:    the files are the lake's now; its maintenance may delete them. Retire the source.")
-        said.append("catch up:   run the same command again")
+        if not imported:
+            said.append("catch up:   run the same command again")
         if shared:
             said.append(f"take over:  ducklake-bridge adopt {locator} {names}")
         said.append(f"undo:       ducklake-bridge release {locator} {names}")
