@@ -47,7 +47,7 @@ def _cast(sql: str, source: DuckDBPyType, target: ColumnType, depth: int) -> str
             return f"CAST(CAST({sql} AS VARCHAR) AS {stored_type(target)})"  # DuckDB has no cast of its own
         case "time_ns", Time():
             return f"CAST(CAST({sql} AS VARCHAR) AS TIME)"  # the cast of its own rounds
-        case "time_ns", Leaf.INT64:
+        case "time_ns" | "timestamp_ns", Leaf.INT64:
             return f"epoch_ns({sql})"
         case "union", Struct((tag, *fields)):
             members = dict(children_of(source))
@@ -84,7 +84,7 @@ def _is_special(source: DuckDBPyType, target: ColumnType) -> bool:
     match source.id, target:
         case "bignum", Decimal():
             return True
-        case "time_ns", Time() | Leaf.INT64:
+        case ("time_ns", Time() | Leaf.INT64) | ("timestamp_ns", Leaf.INT64):
             return True
         case "union", Struct():
             return True

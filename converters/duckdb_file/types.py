@@ -93,6 +93,13 @@ MAPPINGS: Mapping[str, TypeMapping] = {
         ),
         "TRY_CAST({} AS TIMESTAMP) IS NOT NULL",
     ),
+    "timestamp_ns": TypeMapping(
+        (
+            Choice("timestamp_ns", "itself, where every value lies after 1677-09-21", None),
+            Choice("bigint", "nanoseconds from 1970"),
+        ),
+        "CASE WHEN isfinite({0}) THEN epoch_ns({0}) >= -9223286400000000000 ELSE true END",
+    ),
     "timetz": TypeMapping(
         (
             Choice("timetz", "itself, where every offset is zero: Parquet keeps none", None),
@@ -138,7 +145,6 @@ _LEAVES: Mapping[str, ColumnType] = {
     "time": Time(),
     "timestamp": Timestamp(),
     "timestamp_ms": Timestamp(Unit.MILLI),
-    "timestamp_ns": Timestamp(Unit.NANO),
     "timestamp with time zone": Timestamp(utc=True),
     "varchar": Leaf.STRING,
     "blob": Leaf.BINARY,
@@ -153,6 +159,7 @@ _CHOSEN: Mapping[str, ColumnType] = {
     "time": Time(),
     "bigint": Leaf.INT64,
     "timestamp_s": Timestamp(Unit.SECOND),
+    "timestamp_ns": Timestamp(Unit.NANO),
     "timetz": Leaf.TIMETZ,
     "interval": Leaf.INTERVAL,
 }
@@ -217,7 +224,7 @@ def _doubts(path: Path, type_: DuckDBPyType, sql: str, depth: int) -> Iterator[D
         case _:
             mapping = MAPPINGS.get(kind_of(type_))
             if mapping is not None and mapping.fits:
-                yield Doubt(path, kind_of(type_), f"(NOT {mapping.fits.format(sql)})")
+                yield Doubt(path, kind_of(type_), f"({sql} IS NOT NULL AND NOT {mapping.fits.format(sql)})")
 
 
 def _any(values: str, one: str, condition: str) -> str:

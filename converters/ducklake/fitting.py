@@ -104,7 +104,7 @@ def _refuse(trial: _Trial, places: Sequence[int]) -> bool:
                 _compare_table(trial, whose, answer)
             case (TableName() as name, Field() as field):
                 if isinstance(answer, BridgeError):
-                    trial.defaults.setdefault(name, {})[field.id] = _lost_default(name, field, answer)
+                    trial.defaults.setdefault(name, {}).setdefault(field.id, _lost_default(name, field, answer))
             case int():
                 if isinstance(answer, BridgeError) and "INTERNAL Error" in answer.message:
                     trial.refused[whose] = _lost(trial.objects[whose].object, answer.message)
