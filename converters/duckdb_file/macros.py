@@ -43,11 +43,21 @@ def read_macros(
         connection.execute(f"ATTACH ':memory:' AS {identifier(_COPY)}")
         connection.execute(f"COPY FROM DATABASE {identifier(catalog)} TO {identifier(_COPY)} (SCHEMA)")
         _empty(connection, _COPY)
-        null_defaults = _null_defaults(connection)
+        texts = _texts(connection)
     except (duckdb.Error, BridgeError) as error:
         return dict.fromkeys(names, f"its definition could not be read: {str(error).splitlines()[0]}")
     found = _read(connection, tuple(names))
-    return {name: _checked(found.get(name, "its definition was not found"), null_defaults) for name in names}
+    return {
+        name: _checked(found.get(name, "its definition was not found"), _statement(texts, name[1])) for name in names
+    }
+
+
+def _statement(texts: str, name: str) -> str:
+    """The statements of the macros of a name, whatever their schema."""
+    own = f"(?:{re.escape(name)}|{re.escape(identifier(name))})"
+    starts = [each.start() for each in re.finditer(r"^CREATE ", texts, re.MULTILINE)]
+    parts = [texts[start:end] for start, end in zip(starts, [*starts[1:], len(texts)], strict=True)]
+    return "".join(each for each in parts if re.match(rf"CREATE MACRO (?:.*\.)?{own} \(", each))
 
 
 def _empty(connection: duckdb.DuckDBPyConnection, catalog: str) -> None:
@@ -70,7 +80,7 @@ def _empty(connection: duckdb.DuckDBPyConnection, catalog: str) -> None:
         left = len(errors)
 
 
-def _null_defaults(connection: duckdb.DuckDBPyConnection) -> str:
+def _texts(connection: duckdb.DuckDBPyConnection) -> str:
     """The text of all macros, in which alone a default NULL is told from the text 'NULL'."""
     with tempfile.TemporaryDirectory(prefix="bridge-macros-") as directory:
         connection.execute(f"EXPORT DATABASE {identifier(_COPY)} TO {literal(f'{directory}/out')}")

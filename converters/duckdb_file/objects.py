@@ -122,6 +122,8 @@ def _view(
         if isinstance(columns, str):
             other = f"; it names the catalog {', '.join(read.foreign)}" if read.foreign else ""
             problem = f"it does not bind at the source either: {columns}{other}"
+            if "read-only mode" in columns:  # what else a view could want to write is unknown to us
+                problem = f"it writes when it is read, as nextval does in what it reads: {columns}"
         else:
             sql = _same(database, schema, query, read)
             problem = "" if sql else "its text means another thing without the catalog's name"

@@ -221,7 +221,10 @@ def _judge(trial: _Trial, place: int, answers: Sequence[Answer]) -> None:
             said += _other_types(each, view.columns, now)
         case Macro() as macro:
             for number, (trial_, answer) in enumerate(zip(macro.trials, answers, strict=True), 1):
-                if isinstance(answer, BridgeError) and trial_.columns is not None:
+                is_other = isinstance(answer, BridgeError) and answer.message != trial_.problem
+                if (
+                    isinstance(answer, BridgeError) and is_other
+                ):  # it binds at the source, or fails there for another reason
                     trial.refused[place] = _lost(each, f"it does not bind in the lake: {answer.message}")
                     return
                 if isinstance(answer, BridgeError):
