@@ -21,6 +21,7 @@ from bridge.ports import (
     Check,
     CommitResult,
     LakeTableInfo,
+    ObjectWrite,
     ProgressSink,
     ReleasedTable,
     Silent,
@@ -229,9 +230,11 @@ def verify(
     """
     options, progress = options or Options(), progress or Silent()
     opened, lake = open_source(parse_locator(source), options), open_target(parse_locator(target), options)
-    names = targets(select(opened.tables(), options), options, lake.rename)
+    beside = opened.objects()
+    names = targets(select(opened.tables(), options, beside.objects), options, lake.rename)
     held = lake.lookup(list(names.values()))
     checks: list[Check] = []
+    plans: list[TablePlan] = []
     for name, to in names.items():
         there = held.get(to)
         if (there is None or there.bookmark is None) and len(names) > 1:
@@ -268,6 +271,7 @@ def verify(
             continue
         if plan_.action is Action.BLOCKED:
             raise Blocked(str(plan_.blockers[0]), code=plan_.blockers[0].code.text)
+        plans.append(plan_)
         writes = writes_of((replace(plan_, target=to),))
         if plan_.resolve:
             checks.append(Check(f"{to}: rows are not counted, since equality deletes apply"))
@@ -275,7 +279,20 @@ def verify(
             checks += lake.verify(CommitResult(()), writes, options.check_files == "all")
         if rows:
             checks += check_rows(table, lake, to, plan_.first, progress)
+    if beside.objects:
+        _, objects = plan_objects(lake, plans, select_objects(beside.objects, options), beside, options)
+        there_ = [ObjectWrite(each.target, each.object) for each in objects if each.action is Action.NOTHING]
+        checks += lake.verify_objects(there_)
+        checks += [
+            Check(f"{each.object.kind.value} {each.target}: is in the lake", _absence(each))
+            for each in objects
+            if each.action is Action.CREATE or any(said.code is Code.OBJECT_EXISTS for said in each.findings)
+        ]
     return tuple(checks)
+
+
+def _absence(each: ObjectPlan) -> str:
+    return "it is not: run migrate again" if each.action is Action.CREATE else "it is another one there"
 
 
 def inspect(locator: str, options: Options | None = None) -> Inspection:

@@ -74,6 +74,12 @@ class Code(Enum):
         _NOTE,
         "a view or macro reads files by their paths: it works where those files are found",
     )
+    SEARCH_PATH = (
+        "search-path",
+        _NOTE,
+        "a view names things of another schema without it: as at the source, it works where the lake is the current "
+        "catalog (USE)",
+    )
     MACRO_UNTRIED = (
         "macro-untried",
         _NOTE,
@@ -126,6 +132,11 @@ class Code(Enum):
         _LOSS,
         "a view or macro reads columns, or gives some, that are of another type in the lake: order and comparisons "
         "can differ",
+    )
+    CATALOG_ANSWERS = (
+        "catalog-answers",
+        _LOSS,
+        "a view or macro asks for row ids, for the catalog's name or for what it holds: those are others in a lake",
     )
     COMMENT_LOST = ("comment-lost", _LOSS, "a comment on what DuckLake keeps no comments on")
     NEXTVAL_DEFAULT = ("nextval-default", _LOSS, "a column's default drew from a sequence")

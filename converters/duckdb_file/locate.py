@@ -142,6 +142,9 @@ def opened(file: File, expected: str | None = None, alias: str | None = ALIAS) -
         connection = duckdb.connect(config=settings)
         try:
             connection.execute("SET TimeZone = 'UTC'; SET arrow_lossless_conversion = true")
+            if alias is None:  # leave the file every name that it may have, `memory` among them
+                own = identifier("bridge memory")
+                connection.execute(f"ATTACH ':memory:' AS {own}; USE {own}; DETACH memory")
             _attach(connection, file, alias)
             if (_status(file.path), _status(file.wal)) != before:
                 raise _changed(file)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 import tempfile
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 import duckdb
@@ -18,10 +19,19 @@ from bridge.model.objects import Overload, Parameter
 from converters.parquet.extensions import load
 from converters.parquet.sql import identifier, literal
 
-__all__ = ["MacroName", "read_macros"]
+__all__ = ["MacroName", "Unread", "read_macros"]
 
 MacroName = tuple[str, str, str]
 """Schema, name, and `macro` or `table_macro`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Unread:
+    """Why a macro cannot be carried, and its statement as far as DuckDB gives it."""
+
+    why: str
+    text: str = ""
+
 
 _COPY, _PART, _LAKE = "bridge copy", "bridge part", "bridge lake"
 _NESTED = frozenset({"list", "struct", "map"})
@@ -34,7 +44,7 @@ _DROPPED = (
 
 def read_macros(
     connection: duckdb.DuckDBPyConnection, catalog: str, names: Sequence[MacroName]
-) -> dict[MacroName, tuple[Overload, ...] | str]:
+) -> dict[MacroName, tuple[Overload, ...] | Unread]:
     """The overloads of each macro, or why they cannot be carried."""
     if not names:
         return {}
@@ -45,10 +55,11 @@ def read_macros(
         _empty(connection, _COPY)
         texts = _texts(connection)
     except (duckdb.Error, BridgeError) as error:
-        return dict.fromkeys(names, f"its definition could not be read: {str(error).splitlines()[0]}")
+        return dict.fromkeys(names, Unread(f"its definition could not be read: {str(error).splitlines()[0]}"))
     found = _read(connection, tuple(names))
     return {
-        name: _checked(found.get(name, "its definition was not found"), _statement(texts, name[1])) for name in names
+        name: _checked(found.get(name, Unread("its definition was not found")), _statement(texts, name[1]))
+        for name in names
     }
 
 
@@ -89,14 +100,14 @@ def _texts(connection: duckdb.DuckDBPyConnection) -> str:
 
 def _read(
     connection: duckdb.DuckDBPyConnection, names: tuple[MacroName, ...]
-) -> dict[MacroName, tuple[Overload, ...] | str]:
+) -> dict[MacroName, tuple[Overload, ...] | Unread]:
     """All at once, or in halves when DuckLake refuses one of them."""
     try:
         return dict(_copied(connection, frozenset(names)))
     except duckdb.Error as error:
         if len(names) == 1:
             said = " ".join(line for line in str(error).splitlines() if "Failed to commit:" not in line)
-            return {names[0]: f"DuckLake cannot hold it: {said}"}
+            return {names[0]: Unread(f"DuckLake cannot hold it: {said}")}
     middle = len(names) // 2
     return {**_read(connection, names[:middle]), **_read(connection, names[middle:])}
 
@@ -155,18 +166,23 @@ def _noted(connection: duckdb.DuckDBPyConnection, metadata: str) -> dict[MacroNa
     return found
 
 
-def _checked(found: tuple[Overload, ...] | str, texts: str) -> tuple[Overload, ...] | str:
+def _checked(found: tuple[Overload, ...] | Unread, text: str) -> tuple[Overload, ...] | Unread:
     """What DuckLake 1.0 writes but cannot load again: it would make the whole lake unreadable."""
-    if isinstance(found, str):
-        return found
-    for each in (parameter for overload in found for parameter in overload.parameters):
-        if each.type in _NESTED:
-            return f"parameter {each.name} has a {each.type} type, with which DuckDB could not open the lake any more"
-        if each.default_type in _NESTED:
-            return f"the default of {each.name} is a {each.default_type}, with which DuckDB could not open the lake"
-        if each.default == "NULL" and re.search(rf"{re.escape(each.name)} := (CAST\()?NULL\b", texts):
-            return f"the default of {each.name} is NULL, which a lake cannot tell from the text 'NULL'"
-    return found
+    text = text.strip().rstrip(";") + ";" if text else ""
+    if isinstance(found, Unread):
+        return Unread(found.why, text)
+    why = next((why for each in found for parameter in each.parameters if (why := _unloadable(parameter, text))), "")
+    return Unread(why, text) if why else found
+
+
+def _unloadable(each: Parameter, text: str) -> str:
+    if each.type in _NESTED:
+        return f"parameter {each.name} has a {each.type} type, with which DuckDB could not open the lake any more"
+    if each.default_type in _NESTED:
+        return f"the default of {each.name} is a {each.default_type}, with which DuckDB could not open the lake"
+    if each.default == "NULL" and re.search(rf"{re.escape(each.name)} := (CAST\()?NULL\b", text):
+        return f"the default of {each.name} is NULL, which a lake cannot tell from the text 'NULL'"
+    return ""
 
 
 def _qualified(*names: str) -> str:

@@ -26,6 +26,10 @@ _READERS = frozenset(
 """Functions that read files by their paths."""
 
 
+_OF_CATALOG = frozenset({"current_database", "current_catalog", "current_schema", "current_schemas", "in_search_path"})
+_HOLDINGS = ("duckdb_", "pragma_", "pg_", "sqlite_master", "sqlite_schema")
+
+
 class Unparsable(Exception):
     """DuckDB cannot give the parse tree of a text."""
 
@@ -50,6 +54,8 @@ class Parsed:
     """Paths of files that it reads."""
     foreign: tuple[str, ...]
     """Other catalogs that it names."""
+    asks: tuple[str, ...]
+    """What it asks of the catalog itself: row ids, its name, what it holds."""
 
 
 @dataclass(slots=True)
@@ -70,6 +76,7 @@ def parsed(
     names = _Names(catalog, schemas)
     nodes = list(_nodes(tree))
     needs, files, foreign = _mentioned(nodes, names)
+    asks = tuple(dict.fromkeys(each for node in nodes for each in _asked(node)))
     for node in nodes:
         _strip(node, names)
     careful = _text(connection, tree, expression) if names.changed else text
@@ -78,7 +85,7 @@ def parsed(
         for node in nodes:
             _strip_column(node, names)
     whole = _text(connection, tree, expression) if names.changed else careful if before else text
-    return Parsed(whole, careful, needs, files, foreign)
+    return Parsed(whole, careful, needs, files, foreign, asks)
 
 
 def is_constant(connection: duckdb.DuckDBPyConnection, text: str) -> bool:
@@ -160,6 +167,19 @@ def _mentioned(nodes: list[dict[str, Any]], names: _Names) -> tuple[frozenset[st
                     str(each["value"]) for each in _nodes(node.get("children")) if isinstance(each.get("value"), str)
                 ]
     return frozenset(needs), tuple(dict.fromkeys(files)), tuple(dict.fromkeys(foreign))
+
+
+def _asked(node: dict[str, Any]) -> Iterator[str]:
+    parts = node.get("column_names")
+    if node.get("class") == "COLUMN_REF" and isinstance(parts, list) and parts:
+        last = str(parts[-1]).casefold()
+        if last in ("rowid", *_OF_CATALOG):
+            yield last
+    if node.get("type") == "BASE_TABLE" and _word(node, "schema_name") in ("information_schema", "pg_catalog"):
+        yield _word(node, "schema_name")
+    name = _word(node, "function_name") or (_word(node, "table_name") if node.get("type") == "BASE_TABLE" else "")
+    if name in _OF_CATALOG or name.startswith(_HOLDINGS):
+        yield name
 
 
 def _strip(node: dict[str, Any], names: _Names) -> None:

@@ -13,7 +13,7 @@ from bridge.model.objects import Columns, Macro, ObjectKind, Objects, Overload, 
 from bridge.model.table import TableName
 from converters.duckdb_file.leftovers import collated_columns
 from converters.duckdb_file.locate import File, opened
-from converters.duckdb_file.macros import MacroName, read_macros
+from converters.duckdb_file.macros import MacroName, Unread, read_macros
 from converters.duckdb_file.names import OwnName, Parsed, Unparsable, parsed
 from converters.duckdb_file.place import table_name
 from converters.parquet.sql import identifier
@@ -160,6 +160,9 @@ def _reads(name: TableName, read: Parsed) -> Iterator[Finding]:
         said = ", ".join(read.files[:5])
         hint = "relative paths are looked for where DuckDB is started" if relative else ""
         yield Finding(Code.READS_FILES, str(name), f"reads {said}", hint)
+    if read.asks:
+        said = ", ".join(read.asks[:5])
+        yield Finding(Code.CATALOG_ANSWERS, str(name), f"asks for {said}", text=read.text)
 
 
 def view_parts(text: str) -> tuple[tuple[str, ...], str]:
@@ -224,17 +227,19 @@ def _macro(
     key: MacroName,
     signatures: Sequence[_Signature],
     comment: str,
-    read: tuple[Overload, ...] | str,
+    read: tuple[Overload, ...] | Unread,
 ) -> SourceObject:
     schema, macro, kind = key
     name = table_name(schema, macro)
     is_table = kind == "table_macro"
-    text = _macro_text(key, signatures, () if isinstance(read, str) else read)
+    text = _macro_text(key, signatures, () if isinstance(read, Unread) else read)
+    if isinstance(read, Unread) and read.text:
+        text = read.text
     findings, needs, overloads = [], set[str](), []
     if comment:
         findings.append(Finding(Code.COMMENT_LOST, str(name), f"the comment on the macro: {comment}"))
-    problem = read if isinstance(read, str) else ""
-    for overload in () if isinstance(read, str) else read:
+    problem = read.why if isinstance(read, Unread) else ""
+    for overload in () if isinstance(read, Unread) else read:
         try:
             body = database.parse(overload.sql, expression=not is_table)
         except Unparsable as error:

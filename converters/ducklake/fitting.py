@@ -171,11 +171,14 @@ def _questions(trial: _Trial, places: Sequence[int]) -> Iterator[tuple[_Whose, s
             type_, text = sql_type(rows, int(field.id)), rows[int(field.id)].default
             yield (name, field), f"CREATE TABLE {probe} (probe {type_} DEFAULT ({text}))"
             yield (name, field), f"EXPLAIN INSERT INTO {probe} DEFAULT VALUES"
-    for place in places:
-        each = trial.objects[place]
-        if isinstance(each.object.definition, View):
-            yield place, f"DESCRIBE SELECT * FROM {qualified(_ALIAS, schema_of(each.name), each.name.name)}"
+    views = [
+        (place, f"DESCRIBE SELECT * FROM {qualified(_ALIAS, schema_of(each.name), each.name.name)}")
+        for place in places
+        if isinstance((each := trial.objects[place]).object.definition, View)
+    ]
+    yield from views
     yield None, f"USE {identifier(_ALIAS)}"
+    yield from views
     for place in places:
         each = trial.objects[place]
         if isinstance(each.object.definition, Macro):
@@ -210,7 +213,7 @@ def _judge(trial: _Trial, place: int, answers: Sequence[Answer]) -> None:
     said: list[Finding] = []
     match each.definition:
         case View() as view:
-            answer = answers[0]
+            outside, answer = answers
             if isinstance(answer, BridgeError):
                 trial.refused[place] = _lost(each, f"it does not bind in the lake: {answer.message}")
                 return
@@ -219,6 +222,9 @@ def _judge(trial: _Trial, place: int, answers: Sequence[Answer]) -> None:
                 trial.refused[place] = _lost(each, "its columns would have other names in the lake")
                 return
             said += _other_types(each, view.columns, now)
+            if isinstance(outside, BridgeError):
+                detail = f"it binds only where the lake is the current catalog: {outside.message}"
+                said.append(Finding(Code.SEARCH_PATH, str(each.name), detail, "USE the lake, as you did the file"))
         case Macro() as macro:
             for number, (trial_, answer) in enumerate(zip(macro.trials, answers, strict=True), 1):
                 is_other = isinstance(answer, BridgeError) and answer.message != trial_.problem

@@ -293,7 +293,7 @@ class DuckLakeTarget:
         """Each view is bound, each macro and schema is found, as DuckDB sees the lake from outside."""
         asked = [(f"{each.object.kind.value} {each.name}", *_seen(each)) for each in objects]
         try:
-            answers = ask(self.place, [query for _, query, _ in asked]) if asked else []
+            answers = ask(self.place, ["USE lake", *(query for _, query, _ in asked)])[1:] if asked else []
         except BridgeError as error:
             return [Check("DuckDB opens the lake", error.message)]
         checks = []
@@ -361,6 +361,9 @@ class DuckLakeTarget:
         said = [
             f"open it:    {loads}{self.place.statement()};",
         ]
+        if result.objects:
+            made = len(result.objects)
+            said.append(f"beside:     {made} schemas, views and macros were made; release leaves them, DROP takes them")
         if first is None:
             return said
         said.append(
