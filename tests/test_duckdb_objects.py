@@ -14,12 +14,14 @@ import duckdb
 import pytest
 
 from bridge.model.findings import Code
-from bridge.model.objects import ObjectKind, SourceObject, View, in_order
+from bridge.model.objects import Macro, ObjectKind, Objects, Overload, Parameter, SourceObject, Trial, View, in_order
 from bridge.model.options import Options
 from bridge.model.table import TableName
+from bridge.ports import Fit, ObjectWrite
 from converters.duckdb_file.locate import file_at
 from converters.duckdb_file.names import Unparsable, parsed
 from converters.duckdb_file.objects import read_objects, view_parts
+from converters.ducklake.fitting import fit_objects
 from tests.support import ROOT, SHARED, Ran, lake_rows, run, tree_hash, use
 
 ASK = """
@@ -486,6 +488,27 @@ def test_case_40_reports_what_a_lake_has_no_place_for(tmp_path: Path) -> None:
     assert texts["index"] == "CREATE INDEX child_ix ON child(qty);"
     assert "REFERENCES parent(id)" in texts["foreign-key"] and "CHECK((n > 0))" in texts["check"]
     assert "GENERATED ALWAYS AS" in texts["generated-column"]
+
+
+@pytest.mark.slow
+def test_a_macro_with_which_no_lake_could_be_opened_is_found_among_others() -> None:
+    def macro(name: str, **more: str) -> ObjectWrite:
+        own = TableName((), name)
+        definition = Macro((Overload("a", (Parameter("a", **more),)),), (Trial("NULL", (("answer", "INTEGER"),)),))
+        return ObjectWrite(own, SourceObject(ObjectKind.MACRO, own, f"the text of {name}", definition))
+
+    objects = [
+        macro("a"),
+        macro("deadly", type="list"),
+        macro("b"),
+        macro("c", type="int32"),
+        macro("worse", type="map"),
+    ]
+    fitted = fit_objects([], objects, [Fit.MAKE] * 5, Objects(), {})
+    assert [fit for fit, _ in fitted.objects] == [Fit.MAKE, Fit.LEAVE, Fit.MAKE, Fit.MAKE, Fit.LEAVE]
+    [said] = fitted.objects[1][1]
+    assert said.code is Code.MACRO_NOT_CARRIED and "cannot open a lake that holds it" in said.detail
+    assert said.text == "the text of deadly"
 
 
 def corpus() -> list[str]:

@@ -93,17 +93,18 @@ def _views(database: _Database) -> Iterator[SourceObject]:
         "SELECT schema_name, view_name, sql, comment FROM duckdb_views() "
         "WHERE database_name = ? AND NOT internal AND NOT temporary ORDER BY ALL"
     )
+    commented: dict[tuple[object, object], list[tuple[object, object]]] = {}
+    for schema, view, column, said in database.rows(
+        "SELECT schema_name, table_name, column_name, comment FROM duckdb_columns() "
+        "WHERE database_name = ? AND comment IS NOT NULL ORDER BY column_index",
+        database.catalog,
+    ):
+        commented.setdefault((schema, view), []).append((column, said))
     for schema, view, text, comment in database.rows(query, database.catalog):
         name = table_name(str(schema), str(view))
         findings = [
             Finding(Code.COMMENT_LOST, str(name), f"the comment on column {column} of the view: {said}")
-            for column, said in database.rows(
-                "SELECT column_name, comment FROM duckdb_columns() WHERE database_name = ? AND schema_name = ? "
-                "AND table_name = ? AND comment IS NOT NULL ORDER BY column_index",
-                database.catalog,
-                schema,
-                view,
-            )
+            for column, said in commented.get((schema, view), ())
         ]
         yield _view(database, name, str(schema), str(text), str(comment or ""), findings)
 

@@ -8,25 +8,31 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+
+import pyarrow as pa
 
 from bridge.errors import BridgeError
+from bridge.model.files import DATA_FILES, DELETED_ROWS, FileProblem, Files, StatsBatch
 from bridge.model.findings import Code, Finding
+from bridge.model.layout import PartitionSpec, SortOrder
+from bridge.model.mapping import NameMapping
 from bridge.model.objects import Columns, Macro, ObjectKind, Objects, SourceObject, View
+from bridge.model.rewrite import DataFile, Equality
 from bridge.model.table import Table, TableName
 from bridge.model.types import Expression, Field, FieldId
-from bridge.ports import Fit, Fitted, ObjectWrite, Silent
+from bridge.ports import Fit, Fitted, ObjectWrite, Silent, TableWrite
 from converters.ducklake.catalog.commit import NewLake, write_tables
 from converters.ducklake.catalog.objects import schema_of
 from converters.ducklake.catalog.places import Place
 from converters.ducklake.catalog.session import session
-from converters.ducklake.columns import column_rows, sql_type
 from converters.ducklake.identifiers import identifier, qualified
 from converters.ducklake.scanner import Answer, try_statements
 
 __all__ = ["fit_objects"]
 
 _ALIAS = "bridge trial lake"
+_PROBE = "bridge default"
 _MOST_SHOWN = 3
 
 Tables = Sequence[tuple[TableName, Table]]
@@ -127,7 +133,10 @@ def _ask(trial: _Trial, places: Sequence[int], queries: Sequence[str]) -> list[A
         place = Place("duckdb", f"{directory}/trial.ducklake")
         with session(place, create=True) as opened:
             new = NewLake(f"{directory}/files/", "trial")
-            write_tables(opened, [], new, trial.chosen, 0, Silent(), [trial.objects[each] for each in places], 1)
+            writes = [_write(name, table, table.schema.fields) for name, table in trial.tables]
+            for number, (_, table, field) in enumerate(_probes(trial)):
+                writes.append(_write(TableName((), f"{_PROBE} {number}"), table, (field,)))
+            write_tables(opened, writes, new, trial.chosen, 0, Silent(), [trial.objects[each] for each in places], 1)
         load = f"SELECT count(*) FROM duckdb_views() WHERE database_name = '{_ALIAS}'"
         try:
             answers = try_statements(place, _ALIAS, [load, *queries])
@@ -136,6 +145,46 @@ def _ask(trial: _Trial, places: Sequence[int], queries: Sequence[str]) -> list[A
     if isinstance(answers[0], BridgeError):
         raise _Unreadable(answers[0].message)
     return answers[1:]
+
+
+class _NoFiles:
+    """A table without a row."""
+
+    table = DATA_FILES.empty_table()
+    deletes = DELETED_ROWS.empty_table()
+    mappings: tuple[NameMapping, ...] = ()
+    partitions: Mapping[int, tuple[str | None, ...]] = {}
+    problems: tuple[FileProblem, ...] = ()
+    findings: tuple[Finding, ...] = ()
+
+    def stats(self) -> Iterator[StatsBatch]:
+        """None."""
+        yield from ()
+
+    def sources(self, rows: Sequence[int]) -> Sequence[DataFile]:
+        """None."""
+        return []
+
+    def equality(self, first: int) -> Equality | None:
+        """None."""
+        return None
+
+    def resolved(self, found: pa.Table) -> Files:
+        """Nothing is deleted."""
+        return self
+
+
+def _probes(trial: _Trial) -> list[tuple[TableName, Table, Field]]:
+    """Each computed default in a table of its own: one that does not bind makes every INSERT into its table fail."""
+    return [(name, table, field) for name, table in trial.tables for field in _expressions(table)]
+
+
+def _write(name: TableName, table: Table, fields: tuple[Field, ...]) -> TableWrite:
+    """Some columns of a table as they will be defined, in an empty table without layout."""
+    schema = replace(table.schema, fields=fields, identifier_ids=())
+    bare = replace(table, commits=(), schemas={schema.id: schema}, schema=schema, refs=(), sort_order=SortOrder(0, ()))
+    spec = PartitionSpec(0, ())
+    return TableWrite(name, {}, replace(bare, spec=spec, specs={0: spec}), _NoFiles(), 0, None, "", "", "adopt")
 
 
 def _killers(trial: _Trial, places: Sequence[int]) -> list[int]:
@@ -155,22 +204,11 @@ _Whose = int | TableName | tuple[TableName, Field] | None
 
 def _questions(trial: _Trial, places: Sequence[int]) -> Iterator[tuple[_Whose, str]]:
     """(what it is about, statement), tables first; macros last, under the lake's own search path."""
-    for schema in dict.fromkeys(schema_of(name) for name, _ in trial.tables):
-        yield None, f"CREATE SCHEMA IF NOT EXISTS {qualified(_ALIAS, schema)}"
-    number = 0
-    for name, table in trial.tables:
-        rows = column_rows(table.schema, trial.chosen)
-        top = sorted((row.order, id_) for id_, row in rows.items() if row.parent is None)
-        listed = ", ".join(f"{identifier(rows[id_].name)} {sql_type(rows, id_)}" for _, id_ in top)
+    for name, _table in trial.tables:
         at = qualified(_ALIAS, schema_of(name), name.name)
-        yield None, f"CREATE TABLE {at} ({listed})"
         yield name, f"DESCRIBE {at}"
-        for field in _expressions(table):
-            probe = qualified(_ALIAS, "main", f"bridge default {number}")
-            number += 1
-            type_, text = sql_type(rows, int(field.id)), rows[int(field.id)].default
-            yield (name, field), f"CREATE TABLE {probe} (probe {type_} DEFAULT ({text}))"
-            yield (name, field), f"EXPLAIN INSERT INTO {probe} DEFAULT VALUES"
+    for number, (name, _, field) in enumerate(_probes(trial)):
+        yield (name, field), f"EXPLAIN INSERT INTO {qualified(_ALIAS, 'main', f'{_PROBE} {number}')} DEFAULT VALUES"
     views = [
         (place, f"DESCRIBE SELECT * FROM {qualified(_ALIAS, schema_of(each.name), each.name.name)}")
         for place in places
