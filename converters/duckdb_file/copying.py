@@ -19,6 +19,7 @@ from converters.duckdb_file.casts import stored_type
 from converters.duckdb_file.place import TablePlace
 from converters.duckdb_file.reader import selected
 from converters.parquet.copied import ColumnStat, column_stats
+from converters.parquet.extensions import load
 from converters.parquet.sql import field_ids, identifier, literal
 
 __all__ = ["Copied", "copy_table"]
@@ -51,6 +52,8 @@ def copy_table(
     if not target.partition:
         query = f"SELECT {columns} FROM {place.sql}{_order(target.sort)}"
         return list(_copy(connection, query, target, f"{local}/all"))
+    if any(key.transform == "bucket" for key in target.partition):
+        load(connection, "ducklake")  # it brings the hash, murmur3_32
     values = {each.name: sql for each, sql in chosen}
     keys = ", ".join(
         f"coalesce('v' || {_key(values[key.column], key)}, 'n') AS {identifier(_KEY + str(number))}"
