@@ -15,9 +15,12 @@ __all__ = ["engine", "extensions", "open_engine", "open_lake", "open_source", "o
 _SOURCES = {
     "iceberg": "converters.iceberg.reader:open_source",
     "iceberg-catalog": "converters.iceberg.catalog:open_catalog",
+    "duckdb": "converters.duckdb_file.reader:open_source",
 }
 _TARGETS = {"ducklake": "converters.ducklake.writer:open_target"}
 _LAKES = {"ducklake": "converters.ducklake.lake:open_lake"}
+_ENGINES = {"duckdb": "converters.duckdb_file.engine:open_engine"}
+"""By the source's format; Spark reads every other."""
 _EXTRAS = {"pyspark": "spark", "deltalake": "delta", "thrift": "hive", "psycopg": "postgres"}
 
 
@@ -59,14 +62,16 @@ def open_lake(locator: Locator, options: Options) -> Lake:
     return cast(Lake, _load(_LAKES, locator, "lake")(locator.rest, options))
 
 
-def open_engine(options: Options, staging: str) -> RowEngine:
-    """The engine that rewrites; nothing is started before it has work."""
-    return cast(RowEngine, _named("converters.spark.wiring:open_engine", "rewriting")(options, staging))
+def open_engine(source: str, options: Options, staging: str) -> RowEngine:
+    """The engine that rewrites files of a source's format; nothing is started before it has work."""
+    entry = _ENGINES.get(source, "converters.spark.wiring:open_engine")
+    return cast(RowEngine, _named(entry, "rewriting")(options, staging))
 
 
 def type_choices() -> dict[str, tuple[str, ...]]:
     """Types without a counterpart in some target, and what --type-map may make of them."""
-    return dict(import_module("converters.ducklake.types").TYPE_CHOICES)
+    modules = ("converters.ducklake.types", "converters.duckdb_file.types")
+    return {name: to for module in modules for name, to in import_module(module).TYPE_CHOICES.items()}
 
 
 def extensions() -> dict[str, tuple[bool, str, str]]:

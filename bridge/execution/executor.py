@@ -43,11 +43,11 @@ def writes_of(tables: tuple[TablePlan, ...]) -> list[TableWrite]:
 def execute(
     plan: Plan, target: Target, open_engine: Callable[[], RowEngine], progress: ProgressSink
 ) -> tuple[CommitResult, list[TableWrite]]:
-    """Commit every table that the plan allows; nothing is written when there is none."""
+    """Commit every table and object that the plan allows; nothing is written when there is none."""
     # a table that is blocked may be taken up again, once what blocks it is out of the way
     needed = {each.target: "" if each.action is Action.NOTHING else each.id for each in plan.tables if each.id}
     target.clean(needed)
-    if not plan.writes:
+    if not plan.writes and not plan.object_writes:
         return CommitResult(()), []
     working = [each for each in plan.writes if each.rewrite_rows or each.resolve]
     if not working:
@@ -74,4 +74,4 @@ def _committed(
     writes = writes_of(tuple(prepared(each, target, engine, progress) for each in plan.writes))
     require()
     progress.step("committing")
-    return target.commit(writes, progress), writes
+    return target.commit(writes, progress, plan.object_writes), writes

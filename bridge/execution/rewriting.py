@@ -34,6 +34,7 @@ class _Pieces:
     footer_size: tuple[int | None, ...] = ()
     row: tuple[int, ...] = ()
     left_out: np.ndarray | None = None
+    partition: tuple[tuple[str | None, ...], ...] = ()
 
 
 def prepared(each: TablePlan, target: Target, engine: RowEngine | None, progress: ProgressSink) -> TablePlan:
@@ -148,6 +149,7 @@ def _written(rows: Sequence[int], gone: Mapping[int, np.ndarray], table: pa.Tabl
     by_source: dict[int, list[int]] = {place: [] for place in range(len(rows))}
     for number, task in enumerate(table.column("task").to_pylist()):
         by_source[int(task)].append(number)
+    partitions = table.column("partition").to_pylist()
     facts = {name: table.column(name).to_pylist() for name in ("path", "record_count", "size", "footer_size")}
 
     return {
@@ -158,6 +160,7 @@ def _written(rows: Sequence[int], gone: Mapping[int, np.ndarray], table: pa.Tabl
             footer_size=tuple(facts["footer_size"][number] for number in numbers),
             row=tuple(numbers),
             left_out=gone[rows[place]],
+            partition=tuple(tuple(partitions[number]) for number in numbers),
         )
         for place, numbers in by_source.items()
     }
@@ -176,11 +179,14 @@ def _replaced(files: Files, pieces: Mapping[int, _Pieces], stats: Sequence[tuple
     first_row = np.zeros(len(was), dtype=np.int64)
     written = np.full(len(was), -1, dtype=np.int64)
     values: dict[str, list[str | int | None]] = {name: [] for name in _CHANGED}
+    partitions: dict[int, tuple[str | None, ...]] = {}
     row_ids = made.column("first_row_id").take(pa.array(changed)).to_pylist()
     for row, row_id in zip(changed.tolist(), row_ids, strict=True):
         own, number = pieces[int(was[row])], int(part[row])
         first_row[row] = sum(own.record_count[:number])
         written[row] = own.row[number]
+        if own.partition and own.partition[number]:
+            partitions[row] = own.partition[number]
         values["path"].append(own.path[number])
         values["format"].append("parquet")
         values["record_count"].append(own.record_count[number])
@@ -201,7 +207,7 @@ def _replaced(files: Files, pieces: Mapping[int, _Pieces], stats: Sequence[tuple
         moved = _rows(rows, written)
         if moved.num_rows:
             batches.append(StatsBatch(field, moved, exact=True))
-    return Rearranged(files, made, deletes, np.where(replaced, -1, was), batches)
+    return Rearranged(files, made, deletes, np.where(replaced, -1, was), batches, partitions=partitions)
 
 
 _CHANGED = ("path", "format", "record_count", "size", "footer_size", "first_row_id", "mapping")

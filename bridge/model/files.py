@@ -6,7 +6,7 @@ still live at the newest.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Protocol
 
@@ -91,6 +91,11 @@ class Files(Protocol):
         ...
 
     @property
+    def partitions(self) -> Mapping[int, tuple[str | None, ...]]:
+        """The values of the target's partition keys, as its text, by row number of files that were written for it."""
+        ...
+
+    @property
     def problems(self) -> tuple[FileProblem, ...]:
         """What forbids registering some of the files."""
         ...
@@ -132,10 +137,12 @@ class Rearranged:
         was: np.ndarray,
         written: Sequence[StatsBatch] = (),
         findings: Sequence[Finding] = (),
+        partitions: Mapping[int, tuple[str | None, ...]] | None = None,
     ) -> None:
         self.table = table
         self.deletes = deletes
         self.mappings = before.mappings
+        self.partitions = partitions or {}
         self.findings = (*before.findings, *findings)
         self._before = before
         self._was = was

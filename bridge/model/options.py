@@ -38,6 +38,13 @@ class Options:
     spark_remote: str = ""
     spark_session: object = field(default=None, repr=False)
     """A running session of the caller's, who also stops it."""
+    memory_limit: str | None = None
+    """What an engine in this process may hold in memory, such as 2GB; None: its own default."""
+    partition_by: tuple[str, ...] = ()
+    """`TABLE=KEY,...` for each table, or `KEY,...` for all: a key is a column or year, month, day, hour (column),
+    bucket(N, column)."""
+    sort_by: tuple[str, ...] = ()
+    """`TABLE=COLUMN [ASC|DESC] [NULLS FIRST|LAST],...` for each table, or the columns alone for all."""
     accept: frozenset[str] = frozenset()
     strict: bool = False
     source_options: tuple[tuple[str, str], ...] = field(default=(), repr=False)

@@ -13,6 +13,7 @@ from bridge.errors import Unreachable
 from bridge.model.types import Field, FieldId
 
 __all__ = [
+    "ASIDE",
     "RESOLVED",
     "WRITTEN",
     "DataFile",
@@ -161,6 +162,10 @@ class FileRewrite:
     source: DataFile
     output: str
     left_out: np.ndarray
+
+
+ASIDE = ".aside-"
+"""How the names of directories begin that hold unfinished files; the name of what they are for follows."""
 
 
 def output_name(path: str) -> str:

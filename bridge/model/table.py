@@ -82,6 +82,9 @@ class Table:
     refs: tuple[Ref, ...] = ()
     next_row_id: int | None = None
     findings: tuple[Finding, ...] = ()
+    imported: bool = False
+    """The source keeps rows in a form of its own and no history: every data file is written on the way, belongs to the
+    target and carries partition values; the one commit is the state the source is in."""
 
     @property
     def all_fields(self) -> tuple[Field, ...]:

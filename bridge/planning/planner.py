@@ -60,17 +60,19 @@ def decide(
             table.name, target, Action.NOTHING, (), table, files, definition=definition, id=plan_id, identity=identity
         )
     ownership = options.ownership or (held.bookmark.ownership if held and held.bookmark else "shared")
+    if table.imported:  # the target writes every file itself
+        ownership = "adopt"
     everything = options.rewrite == "always"
     every = tuple(range(files.table.num_rows))
     problems = [FileProblem(each, None, every) for each in said if each.code.rewritable and each.on_files]
     problems += [each for each in files.problems if not _accepted(each.finding, options)]
     healed = [each for each in problems if _heals(table, each, options)]
-    if everything:
+    if everything and not table.imported:
         findings += _unwritable(table, options)
     elif ownership == "adopt":
         problems += _returning(table, files)
     if options.rewrite == "never":
-        problems = [_told(each) if each in healed else each for each in problems]
+        problems = [_told(table, each) if each in healed else each for each in problems]
         healed = []
     resolve = any(each.finding.code is Code.EQUALITY_DELETES for each in healed)
     first, trimmed = _first(table, [each for each in problems if each not in healed], base)
@@ -124,9 +126,11 @@ def decide(
     )
 
 
-def _told(problem: FileProblem) -> FileProblem:
+def _told(table: Table, problem: FileProblem) -> FileProblem:
     """A problem that says how it could be taken away."""
-    hint = f"{problem.finding.hint}; or" if problem.finding.hint else "let Spark do it:"
+    hint = "copy them:" if table.imported else "let Spark do it:"
+    if problem.finding.hint:
+        hint = f"{problem.finding.hint}; or"
     return replace(problem, finding=replace(problem.finding, hint=f"{hint} --rewrite when-needed"))
 
 
@@ -149,6 +153,8 @@ def _heals(table: Table, problem: FileProblem, options: Options) -> bool:
         return True
     if not problem.rows:
         return False
+    if problem.finding.code is Code.OWN_FORMAT:
+        return True  # the format's own engine made the definition to fit what it writes
     chosen = dict(options.type_map)
     return all(_is_writable(each, chosen) for each in walk(table.all_fields))
 
@@ -272,6 +278,12 @@ def _base(table: Table, held: TargetTable, definition: str, options: Options) ->
     newest = ids[-1] if ids else ""
     if bookmark.commit == newest and bookmark.definition == definition:
         return len(table.commits)
+    if table.imported:
+        what = "the source changed" if bookmark.commit != newest else "other types or another layout are asked for"
+        raise Conflict(
+            f"{name}: {what} since it was imported, and a table that keeps no history cannot be caught up with",
+            hint=f"release {name} and migrate it again, or migrate it under another name with --as",
+        )
     if bookmark.changed_by:
         raise Conflict(
             f"{name} was changed in the lake ({bookmark.changed_by}) and at the source since the last run",

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import importlib.util
-from pathlib import Path
-
 import duckdb
 
 from bridge.errors import Unreachable
-from converters.ducklake.identifiers import literal
+from converters.parquet.extensions import load, packaged
 
 __all__ = ["connect", "examine", "load", "needed", "packaged"]
 
@@ -25,30 +22,6 @@ _BACKENDS = {"sqlite": ("sqlite_scanner",), "postgres": ("postgres_scanner",)}
 def needed(backend: str) -> list[str]:
     """The extensions that a lake on a backend takes."""
     return ["ducklake", *_BACKENDS.get(backend, ())]
-
-
-def packaged(name: str) -> Path | None:
-    """The extension file that the wheel duckdb-extension-NAME installed, if it is there."""
-    spec = importlib.util.find_spec(f"duckdb_extension_{name}")
-    if spec is None or spec.origin is None:
-        return None
-    return next(iter(sorted(Path(spec.origin).parent.glob(f"extensions/*/{name}.duckdb_extension"))), None)
-
-
-def load(connection: duckdb.DuckDBPyConnection, name: str) -> None:
-    """Load an extension; Unreachable says which package brings it."""
-    path = packaged(name)
-    try:
-        if path is not None:
-            connection.execute(f"LOAD {literal(str(path))}")
-            return
-        connection.execute(f"INSTALL {name}")
-        connection.execute(f"LOAD {name}")
-    except duckdb.Error as error:
-        raise Unreachable(
-            f"the DuckDB extension {name} cannot be loaded: {str(error).splitlines()[0]}",
-            hint=f"pip install duckdb-extension-{name.replace('_', '-')}=={duckdb.__version__}",
-        ) from error
 
 
 def connect(*names: str) -> duckdb.DuckDBPyConnection:

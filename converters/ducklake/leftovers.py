@@ -13,11 +13,12 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Set
 from contextlib import contextmanager
 from dataclasses import dataclass
 
 from bridge.errors import Conflict, Missing, Unreachable
+from bridge.model.rewrite import ASIDE
 from bridge.model.table import TableName
 from converters import storage
 from converters.ducklake.catalog.session import Place
@@ -79,15 +80,24 @@ def discard(root: str, directory: str, registered: Registered) -> None:
     """Remove work that is claimed: its files that the catalog does not refer to, then what is staged, then the note."""
     if directory:
         name = directory.rsplit("/", 1)[1]
-        kept = {path.rsplit("/", 1)[1] for path in registered(name)}
-        for each, is_directory in storage.list_directory(directory):
-            if not is_directory and _OURS.match(each) and each not in kept:
-                storage.remove(f"{directory}/{each}")
-        storage.remove_directory(directory)
+        _remove_files(directory, {path.rsplit("/", 1)[1] for path in registered(name)})
     staged = [each for each, is_directory in storage.list_directory(root) if not is_directory and _STAGED.match(each)]
     for each in sorted(staged, key=lambda each: each == _NOTE):
         if not each.startswith(OWNER):
             storage.remove(f"{root}/{each}")
+
+
+def _remove_files(directory: str, kept: Set[str]) -> None:
+    """Our files that are not kept, also of partitions, and whatever is unfinished."""
+    for each, is_directory in storage.list_directory(directory):
+        path = f"{directory}/{each}"
+        if is_directory and each.startswith(ASIDE):
+            storage.remove_tree(path)
+        elif is_directory:
+            _remove_files(path, kept)
+        elif _OURS.match(each) and each not in kept:
+            storage.remove(path)
+    storage.remove_directory(directory)
 
 
 def sweep(

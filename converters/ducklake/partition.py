@@ -11,12 +11,14 @@ from dataclasses import dataclass
 
 from bridge.model.findings import Code, Finding
 from bridge.model.layout import Bucket, PartitionField, Simple
+from bridge.model.rewrite import PartitionKey as Written
+from bridge.model.rewrite import SortKey as Order
 from bridge.model.schema import Placed, walk
 from bridge.model.table import Table
 from bridge.model.types import Fixed, Leaf
 from converters.ducklake.identifiers import identifier, literal
 
-__all__ = ["PartitionKey", "SortKey", "layout_findings", "partition_keys", "sort_keys"]
+__all__ = ["PartitionKey", "SortKey", "layout_findings", "partition_keys", "sort_keys", "written_layout"]
 
 _PARTS = {
     Simple.YEAR: ("year",),
@@ -52,23 +54,43 @@ def partition_keys(table: Table) -> tuple[PartitionKey, ...]:
     keys: list[PartitionKey] = []
     columns = _placed(table)
     for field in table.spec.fields:
-        if _why_not(field, columns):
+        if _why_not(field, columns, table.imported):
             continue
-        parts = ("identity",) if field.transform is Simple.IDENTITY else _PARTS[field.transform]  # type: ignore[index]  # _why_not
-        keys += [PartitionKey(int(field.source), part) for part in parts]
+        keys += [PartitionKey(int(field.source), part) for part in _parts(field)]
     return tuple(dict.fromkeys(keys))
 
 
-def _why_not(field: PartitionField, columns: dict[int, Placed]) -> str:
+def _parts(field: PartitionField) -> tuple[str, ...]:
+    if isinstance(field.transform, Bucket):
+        return (f"bucket({field.transform.count})",)
+    return ("identity",) if field.transform is Simple.IDENTITY else _PARTS[field.transform]  # type: ignore[index]  # _why_not
+
+
+def written_layout(table: Table) -> tuple[tuple[Written, ...], tuple[Order, ...]]:
+    """How files that are written for a table are partitioned and sorted."""
+    columns = _placed(table)
+    partition = tuple(
+        Written(columns[key.column].field.name, "bucket", int(key.transform[7:-1]))
+        if key.transform.startswith("bucket(")
+        else Written(columns[key.column].field.name, key.transform)
+        for key in partition_keys(table)
+    )
+    sort = tuple(
+        Order(columns[int(each.source)].path, each.descending, each.nulls_first) for each in table.sort_order.fields
+    )
+    return partition, sort
+
+
+def _why_not(field: PartitionField, columns: dict[int, Placed], imported: bool) -> str:
     """Why a partition field cannot be declared; empty when it can, and for void, which partitions by nothing."""
     if field.transform is Simple.VOID:
         return "void"
     place = columns.get(int(field.source))
     if place is None:
         return "its column is gone"
-    if isinstance(field.transform, Bucket):
+    if isinstance(field.transform, Bucket) and not imported:
         return "files in place carry no bucket, and DuckDB prunes by it"
-    if field.transform not in (Simple.IDENTITY, *_PARTS):
+    if not isinstance(field.transform, Bucket) and field.transform not in (Simple.IDENTITY, *_PARTS):
         return "DuckLake has no such transform"
     if place.parent is not None:
         return "DuckLake partitions by top-level columns only"
@@ -105,7 +127,7 @@ def layout_findings(table: Table) -> Iterator[Finding]:
     columns = _placed(table)
     temporal = []
     for field in table.spec.fields:
-        why = _why_not(field, columns)
+        why = _why_not(field, columns, table.imported)
         name = field.transform.value if isinstance(field.transform, Simple) else str(field.transform)
         if why and why != "void":
             code = Code.PARTITION_BUCKET if isinstance(field.transform, Bucket) else Code.PARTITION_LAYOUT

@@ -53,8 +53,12 @@ class Renderer:
             return values.cast(pa.string())
         bounds = pa.table({"v": values})
         cast = f"CAST(v AS {type_})" if type_ else "v"
+        text = f"CAST({cast} AS VARCHAR)"
+        if pa.types.is_timestamp(values.type) and values.type.tz:
+            # DuckDB 1.5.5 writes the last hour of its instants and cannot read it: a lake that says so fails
+            text = f"CASE WHEN TRY_CAST({text} AS TIMESTAMPTZ) IS NOT NULL THEN {text} END"
         self._connection.register("bounds", bounds)
-        found = self._connection.execute(f"SELECT CAST({cast} AS VARCHAR) AS v FROM bounds").to_arrow_table()
+        found = self._connection.execute(f"SELECT {text} AS v FROM bounds").to_arrow_table()
         self._connection.unregister("bounds")
         column = found.column("v")
         return column.combine_chunks() if column.num_chunks != 1 else column.chunk(0)
@@ -203,6 +207,8 @@ class Hull:
         time = "TIME" if duckdb_type == "TIME" else ""
         low = None if self.low is None else renderer.text(self.low, time)[0].as_py()
         high = None if self.high is None else renderer.text(self.high, time)[0].as_py()
+        if self.low is not None and (low is None or high is None):
+            return None  # NULL and NULL would say that there is no value
         return TableStat(self.contains_null, low, high)
 
 

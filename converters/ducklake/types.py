@@ -95,6 +95,8 @@ def type_name(type_: ColumnType, chosen: Mapping[str, str]) -> str | None:
             return "list"
         case MapOf():
             return "map"
+        case Geo("planar", ""):
+            return "geometry"
         case Geo() | UnknownType():
             return None
         case _:

@@ -70,6 +70,7 @@ class IcebergFiles:
         self.table = table
         self._rewriting = rewriting
         self.deletes = deletes
+        self.partitions: Mapping[int, tuple[str | None, ...]] = {}
         self.mappings = tuple(mapped.mappings)
         self._mapped = mapped
         self.problems = tuple(problems)

@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from bridge.model.types import ColumnType, Decimal, Fixed, Leaf, Time, Timestamp
-from converters.spark.types import arrow_type
+from converters.parquet.sql import arrow_type
 
 __all__ = ["Mismatch", "cast", "check"]
 

@@ -17,6 +17,7 @@ import pyarrow as pa
 
 from bridge.model.schema import walk
 from bridge.model.types import Field
+from converters.parquet.sql import identifier
 from converters.spark.batches import Batch, Staging
 from converters.spark.guarded import Guarded
 from converters.spark.joining import join
@@ -33,7 +34,6 @@ from converters.spark.keys import (
 from converters.spark.plan import DataFile, Settings
 from converters.spark.running import Job, Watch, run_batches
 from converters.spark.session import Engine
-from converters.spark.types import identifier
 from converters.spark.writing import connect, failed
 
 __all__ = ["resolve", "resolve_equality"]

@@ -14,8 +14,8 @@ import pyarrow as pa
 
 from bridge.errors import Blocked
 from bridge.model.types import Field, Leaf, Timestamp, Unit
+from converters.parquet.sql import duckdb_type, identifier, literal
 from converters.spark.plan import PartitionKey, Settings, SortKey, Target
-from converters.spark.types import duckdb_type, identifier, literal
 
 __all__ = ["KEY", "POSITION", "ordered"]
 

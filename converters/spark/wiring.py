@@ -2,22 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
-import duckdb
 import pyarrow as pa
 
 from bridge.model.options import Options
 from bridge.model.rewrite import RESOLVED, Equality, FileRewrite, Target, WrittenFiles
-from bridge.model.schema import walk
-from bridge.model.types import FieldId
 from bridge.ports import ProgressSink
+from converters.parquet.copied import typed_stats
 from converters.spark.equality import resolve_equality
 from converters.spark.plan import RewriteTask
 from converters.spark.rewriter import Rewriter
 from converters.spark.running import Progress, Watch
 from converters.spark.session import Engine, SessionOptions
-from converters.spark.types import arrow_type, duckdb_type
 
 __all__ = ["SparkRows", "open_engine"]
 
@@ -39,7 +36,7 @@ class SparkRows:
             given, path = rewriter.positions(plan, each.left_out)
             tasks.append(RewriteTask(str(place), each.source, target, each.output, given, path))
         written = rewriter.run(plan, tasks, _watch(progress, what))
-        return WrittenFiles(written.drop_columns(["stats"]), tuple(_stats(written, target)))
+        return WrittenFiles(written.drop_columns(["stats"]), tuple(typed_stats(written, target.fields)))
 
     def resolve(self, plan: str, equality: Equality, progress: ProgressSink, what: str) -> pa.Table:
         """The positions that equality deletes name: RESOLVED rows."""
@@ -65,35 +62,6 @@ def _watch(progress: ProgressSink, what: str) -> Watch:
         progress.step(f"{what}: {done.bytes:,} of {done.all_bytes:,} bytes{reused}", done.files, done.all_files)
 
     return tell
-
-
-def _stats(written: pa.Table, target: Target) -> Iterator[tuple[FieldId, pa.Table]]:
-    """Statistics by column, bounds in the column's own type."""
-    stated = written.column("stats").combine_chunks()
-    flat = stated.flatten()
-    rows = stated.value_lengths().to_pylist()
-    owners = pa.array([row for row, count in enumerate(rows) for _ in range(count or 0)], pa.int64())
-    parts = pa.table({name: flat.field(name) for name in flat.type.names} if len(flat) else {"field": []})
-    if not len(flat):
-        return
-    parts = parts.append_column("file", owners)
-    by_id = {int(each.field.id): each.field for each in walk(target.fields) if each.is_leaf}
-    with duckdb.connect() as connection:
-        connection.execute("SET TimeZone = 'UTC'")
-        for id_, field in by_id.items():
-            mine = parts.filter(pa.compute.equal(parts.column("field"), id_))
-            if not mine.num_rows:
-                continue
-            connection.register("mine", mine)
-            cast = duckdb_type(field.type)
-            typed = connection.execute(
-                f"SELECT CAST(lower AS {cast}) AS lower, CAST(upper AS {cast}) AS upper FROM mine"
-            ).to_arrow_table()
-            connection.unregister("mine")
-            columns = {name: mine.column(name) for name in ("file", "size", "values", "nulls", "nans")}
-            like = arrow_type(field.type)
-            bounds = {name: typed.column(name).cast(like) for name in ("lower", "upper")}
-            yield FieldId(id_), pa.table({**columns, **bounds})
 
 
 def open_engine(options: Options, staging: str) -> SparkRows:

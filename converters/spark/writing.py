@@ -15,38 +15,22 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import Any
 
 import duckdb
 import pyarrow as pa
-import pyarrow.compute as pc
-import pyarrow.parquet as pq
 
 from bridge.errors import BridgeError, Unreachable
 from bridge.model.paths import scheme
-from bridge.model.schema import walk
-from bridge.model.types import Field, ListOf, MapOf, Struct
+from bridge.model.types import Field
 from converters import storage
+from converters.parquet.copied import ColumnStat, column_stats
+from converters.parquet.sql import field_ids, identifier, literal, written
 from converters.spark.plan import Settings
-from converters.spark.types import field_ids, identifier, literal, written
 
-__all__ = ["TEMPORARY", "ColumnStat", "Piece", "connect", "failed", "write_piece"]
+__all__ = ["TEMPORARY", "Piece", "connect", "failed", "write_piece"]
 
 TEMPORARY = ".bridge-tmp"
 """How the names of unfinished files end."""
-
-
-@dataclass(frozen=True, slots=True)
-class ColumnStat:
-    """Statistics of one leaf column; see plan.WRITTEN."""
-
-    field: int
-    size: int | None
-    values: int | None
-    nulls: int | None
-    nans: int | None
-    lower: str | None
-    upper: str | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,7 +109,7 @@ def write_piece(
             raise failed(f"{path} cannot be written", error) from error
         finally:
             connection.unregister("rows_in")
-        told = _stats(fields, {_key(name): stat for name, stat in stats.items()}, local)
+        told = column_stats(connection, fields, stats, local)
         storage.put(local, path)
     return Piece(path, int(count), int(size), int(footer), told)
 
@@ -142,96 +126,3 @@ def _aside(path: str) -> Iterator[str]:
     finally:
         if os.path.exists(local):
             os.remove(local)
-
-
-def _key(stored: str) -> tuple[str, ...]:
-    """The path of a column in COPY's statistics: quoted names joined by dots."""
-    parts: list[str] = []
-    rest = stored
-    while rest:
-        end = 1
-        while rest[end] != '"' or rest[end + 1 : end + 2] == '"':
-            end += 2 if rest[end] == '"' else 1
-        parts.append(rest[1:end].replace('""', '"'))
-        rest = rest[end + 2 :]
-    return tuple(parts)
-
-
-def _paths(fields: tuple[Field, ...]) -> dict[tuple[str, ...], Field]:
-    """Leaf fields by the path that the writer gives them: element, key and value for the levels of lists and maps."""
-    found: dict[tuple[str, ...], Field] = {}
-
-    def below(field: Field, path: tuple[str, ...]) -> None:
-        match field.type:
-            case Struct(inner):
-                for each in inner:
-                    below(each, (*path, each.name))
-            case ListOf(element):
-                below(element, (*path, "element"))
-            case MapOf(key, value):
-                below(key, (*path, "key"))
-                below(value, (*path, "value"))
-            case _:
-                found[path] = field
-
-    for field in fields:
-        below(field, (field.name,))
-    return found
-
-
-def _stats(
-    fields: tuple[Field, ...], told: Mapping[tuple[str, ...], Mapping[str, str]], local: str
-) -> tuple[ColumnStat, ...]:
-    found = []
-    floats = _paths(fields)
-    for path, field in floats.items():
-        stat = told.get(path)
-        if stat is None:
-            continue
-        nans = None
-        if "has_nan" in stat:
-            nans = _nans(local, int(field.id)) if stat["has_nan"] == "true" else 0
-        found.append(
-            ColumnStat(
-                int(field.id),
-                _int(stat, "column_size_bytes"),
-                _int(stat, "num_values"),
-                _int(stat, "null_count"),
-                nans,
-                stat.get("min"),
-                stat.get("max"),
-            )
-        )
-    known = {int(each.field.id) for each in walk(fields)}
-    assert all(each.field in known for each in found)
-    return tuple(found)
-
-
-def _int(stat: Mapping[str, str], name: str) -> int | None:
-    return int(stat[name]) if name in stat else None
-
-
-def _nans(local: str, id_: int) -> int:
-    """The NaN of one column, which is read back: COPY only says that there are some."""
-    from converters.parquet.footer import read_footer
-
-    column = next(each for each in read_footer(local).columns if each.id == id_)
-    count = 0
-    for batch in pq.ParquetFile(local).iter_batches(columns=[column.stored], use_threads=False):
-        for values in _leaves(batch.column(0), column.path[1:]):
-            count += pc.sum(pc.is_nan(values)).as_py() or 0
-    return count
-
-
-def _leaves(values: Any, path: tuple[str, ...]) -> Iterator[pa.Array]:
-    type_ = values.type
-    if pa.types.is_struct(type_):
-        yield from _leaves(values.flatten()[type_.get_field_index(path[0])], path[1:])
-    elif pa.types.is_map(type_):
-        # entries under NULL have no length in what DuckDB writes
-        side = values.keys if len(type_) == 0 or path[0] == type_.key_field.name else values.items
-        yield from _leaves(side, path[1:])
-    elif pa.types.is_list(type_):
-        yield from _leaves(values.flatten(), path[1:])
-    else:
-        yield values

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import shutil
 import stat
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -35,6 +36,7 @@ __all__ = [
     "reading",
     "remove",
     "remove_directory",
+    "remove_tree",
     "sizes",
     "write",
 ]
@@ -287,6 +289,12 @@ def remove_directory(uri: str) -> None:
     if not scheme(uri):
         with suppress(OSError):
             os.rmdir(uri)
+
+
+def remove_tree(uri: str) -> None:
+    """Remove a local directory with all that lies in it; there are no directories of objects."""
+    if not scheme(uri):
+        shutil.rmtree(uri, ignore_errors=True)
 
 
 def put(local: str, uri: str) -> None:

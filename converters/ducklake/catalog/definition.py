@@ -156,7 +156,7 @@ def _layout(
         if now_partition:
             _end_layout(session, "partition_info", job.table_id, snapshot.id)
         if partition:
-            id_ = ids.next()
+            id_ = job.partition_id = ids.next()
             rows.add("partition_info", id_, job.table_id, snapshot.id, None)
             for index, key in enumerate(partition):
                 rows.add("partition_column", id_, job.table_id, index, key.column, key.transform)

@@ -63,6 +63,8 @@ class Job:
     start: int
     events: list[tuple[int, int]]
     table_id: int = 0
+    partition_id: int | None = None
+    """The partition spec that this run declares."""
     folder: str = ""
     """Where the lake keeps the table's own files, with a slash at the end."""
     before: Mapping[int, ColumnRow] = field(default_factory=dict)

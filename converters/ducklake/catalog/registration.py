@@ -71,6 +71,7 @@ def register(
         own, pc.utf8_slice_codeunits(chosen_rows.column("path"), len(job.folder)), chosen_rows.column("path")
     )
     ends = lookup[np.minimum(end[kept], last)]
+    partitions = write.files.partitions if job.partition_id is not None else {}
     session.append(
         "ducklake_data_file",
         pa.table(
@@ -87,10 +88,18 @@ def register(
                 "file_size_bytes": chosen_rows.column("size"),
                 "footer_size": chosen_rows.column("footer_size"),
                 "row_id_start": row_ids[kept],
+                "partition_id": pa.array(
+                    [job.partition_id if row in partitions else None for row in np.flatnonzero(kept).tolist()],
+                    pa.int64(),
+                ),
                 "mapping_id": mappings,
             }
         ),
     )
+    for row in sorted(partitions):
+        if kept[row]:
+            for index, value in enumerate(partitions[row]):
+                rows.add("file_partition_value", int(file_ids[row]), job.table_id, index, value)
     file_ids[list(earlier)] = [each.id for each in earlier.values()]
     _end_files(session, file_ids[gone], lookup[end[gone]])
     noted = Deleted(file_ids[deleted[0]], deleted[1], lookup[deleted[2]])

@@ -1,11 +1,24 @@
-"""Target types: as Arrow on the way to the writer, as DuckDB types in it, and the field ids it is to store."""
+"""What a lake's Parquet is written with: types as Arrow and in DuckDB's SQL, field ids for COPY, quoting."""
 
 from __future__ import annotations
 
 import pyarrow as pa
 
 from bridge.errors import Blocked
-from bridge.model.types import ColumnType, Decimal, Field, Fixed, Leaf, ListOf, MapOf, Struct, Time, Timestamp, Unit
+from bridge.model.types import (
+    ColumnType,
+    Decimal,
+    Field,
+    Fixed,
+    Geo,
+    Leaf,
+    ListOf,
+    MapOf,
+    Struct,
+    Time,
+    Timestamp,
+    Unit,
+)
 
 __all__ = ["arrow_type", "duckdb_type", "field_ids", "identifier", "literal", "written"]
 
@@ -35,6 +48,13 @@ _LEAVES: dict[ColumnType, tuple[pa.DataType, str]] = {
     Timestamp(Unit.NANO): (pa.timestamp("ns"), "TIMESTAMP_NS"),
     Timestamp(Unit.MICRO, utc=True): (pa.timestamp("us", "UTC"), "TIMESTAMPTZ"),
 }
+
+_WRITTEN_ONLY: dict[ColumnType, str] = {
+    Leaf.VARIANT: "VARIANT",
+    Leaf.INTERVAL: "INTERVAL",
+    Leaf.TIMETZ: "TIME WITH TIME ZONE",
+}
+"""What DuckDB writes from its own values, and not from Arrow."""
 
 
 def identifier(name: str) -> str:
@@ -86,6 +106,10 @@ def duckdb_type(type_: ColumnType) -> str:
             return duckdb_type(element.type) + "[]"
         case MapOf(key, value):
             return f"MAP({duckdb_type(key.type)}, {duckdb_type(value.type)})"
+        case _ if type_ in _WRITTEN_ONLY:
+            return _WRITTEN_ONLY[type_]
+        case Geo():
+            return f"GEOMETRY({literal(type_.crs)})" if type_.crs else "GEOMETRY"
         case _:
             return _leaf(type_)[1]
 

@@ -1,0 +1,189 @@
+"""One table as Parquet files: COPY, split at the target size, sorted and partitioned where that is asked for.
+
+COPY cannot split partitions by size, nor keep their order. So a partitioned table is written partition by partition in
+one pass, and what has to be split, joined or sorted of it is written a second time, one partition after the other.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import duckdb
+
+from bridge.model.rewrite import PartitionKey, Settings, SortKey, Target
+from bridge.model.types import Field
+from converters.duckdb_file.casts import stored_type
+from converters.duckdb_file.place import TablePlace
+from converters.duckdb_file.reader import selected
+from converters.parquet.copied import ColumnStat, column_stats
+from converters.parquet.extensions import load
+from converters.parquet.sql import field_ids, identifier, literal
+
+__all__ = ["Copied", "copy_table"]
+
+_KEY = "bridge:key"
+_CALENDAR = frozenset({"year", "month", "day", "hour"})
+_ENOUGH = 1.5
+"""A partition's file may be that many times the target size before it is split."""
+
+
+@dataclass(frozen=True, slots=True)
+class Copied:
+    """A finished file aside, the directory it belongs to below the table's, and its partition's key values."""
+
+    path: str
+    record_count: int
+    size: int
+    footer_size: int
+    stats: tuple[ColumnStat, ...]
+    directory: str = ""
+    partition: tuple[str | None, ...] = ()
+
+
+def copy_table(
+    connection: duckdb.DuckDBPyConnection, place: TablePlace, target: Target, local: str
+) -> Sequence[Copied]:
+    """Write a table's rows to files in the directory `local`; in their order, unless they are sorted or partitioned."""
+    chosen = selected(connection, place, target.fields)
+    columns = ", ".join(f"{sql} AS {identifier(each.name)}" for each, sql in chosen)
+    if not target.partition:
+        query = f"SELECT {columns} FROM {place.sql}{_order(target.sort)}"
+        return list(_copy(connection, query, target, f"{local}/all"))
+    if any(key.transform == "bucket" for key in target.partition):
+        load(connection, "ducklake")  # it brings the hash, murmur3_32
+    values = {each.name: sql for each, sql in chosen}
+    keys = ", ".join(
+        f"coalesce('v' || {_key(values[key.column], key)}, 'n') AS {identifier(_KEY + str(number))}"
+        for number, key in enumerate(target.partition)
+    )
+    query = f"SELECT {columns}, {keys} FROM {place.sql}"
+    return list(_partitions(connection, query, target, local))
+
+
+def _copy(connection: duckdb.DuckDBPyConnection, query: str, target: Target, directory: str) -> Iterator[Copied]:
+    options = [*_options(target), f"FILE_SIZE_BYTES {target.settings.target_bytes}"]
+    for row in _run(connection, query, directory, options):
+        path, count, size, footer, stats, _ = row
+        yield Copied(path, count, size, footer, column_stats(connection, target.fields, stats, path))
+
+
+def _run(
+    connection: duckdb.DuckDBPyConnection, query: str, directory: str, options: Sequence[str]
+) -> list[tuple[Any, ...]]:
+    os.makedirs(os.path.dirname(directory), exist_ok=True)
+    return connection.execute(f"COPY ({query}) TO {literal(directory)} ({', '.join(options)})").fetchall()
+
+
+def _options(target: Target) -> list[str]:
+    settings: Settings = target.settings
+    made = [
+        "FORMAT parquet",
+        f"COMPRESSION {literal(settings.compression)}",
+        f"ROW_GROUP_SIZE {settings.row_group_rows}",
+        f"FIELD_IDS {field_ids(target.fields)}",
+        "RETURN_STATS",
+    ]
+    if settings.level is not None:
+        made.append(f"COMPRESSION_LEVEL {int(settings.level)}")
+    return made
+
+
+def _order(sort: Sequence[SortKey]) -> str:
+    keys = [
+        identifier(key.path[0])
+        + "".join(f"[{literal(name)}]" for name in key.path[1:])
+        + (" DESC" if key.descending else " ASC")
+        + (" NULLS FIRST" if key.nulls_first else " NULLS LAST")
+        for key in sort
+    ]
+    return f" ORDER BY {', '.join(keys)}" if keys else ""
+
+
+def _key(sql: str, key: PartitionKey) -> str:
+    """A key's value as DuckLake's text; NULL for what has no calendar part."""
+    if key.transform in _CALENDAR:
+        return f"CAST({key.transform}({sql}) AS VARCHAR)"
+    if key.transform == "bucket":
+        return f"CAST((murmur3_32({sql}) & 2147483647) % {key.count} AS VARCHAR)"
+    return f"CAST({sql} AS VARCHAR)"
+
+
+@dataclass(slots=True)
+class _Partition:
+    """The files of one partition, as the first pass left them."""
+
+    files: list[Copied]
+    stats: list[Mapping[str, Mapping[str, str]]]
+
+
+def _partitions(connection: duckdb.DuckDBPyConnection, query: str, target: Target, local: str) -> Iterator[Copied]:
+    names = [_KEY + str(number) for number in range(len(target.partition))]
+    options = [
+        *_options(target),
+        f"PARTITION_BY ({', '.join(map(identifier, names))})",
+        "WRITE_PARTITION_COLUMNS false",
+    ]
+    found: dict[tuple[str, ...], _Partition] = {}
+    for path, count, size, footer, stats, values in _run(connection, query, f"{local}/parts", options):
+        key = tuple(values[name] for name in names)
+        partition = tuple(each[1:] if each.startswith("v") else None for each in key)
+        one = found.setdefault(key, _Partition([], []))
+        one.files.append(Copied(path, count, size, footer, (), _directory(path, target.partition), partition))
+        one.stats.append(stats)
+    for number, one in enumerate(found[key] for key in sorted(found)):
+        size = sum(each.size for each in one.files)
+        if not target.sort and len(one.files) == 1 and size <= _ENOUGH * target.settings.target_bytes:
+            [first], [stats] = one.files, one.stats
+            yield _with(first, first, column_stats(connection, target.fields, stats, first.path))
+            continue
+        query = _again([each.path for each in one.files], target)
+        for each in _copy(connection, query, target, f"{local}/again/{number}"):
+            yield _with(each, one.files[0], each.stats)
+        for each in one.files:
+            os.remove(each.path)
+
+
+def _with(made: Copied, first: Copied, stats: tuple[ColumnStat, ...]) -> Copied:
+    return Copied(made.path, made.record_count, made.size, made.footer_size, stats, first.directory, first.partition)
+
+
+def _again(paths: Sequence[str], target: Target) -> str:
+    """The rows of files that were written before, in the types that they had."""
+    columns = ", ".join(_typed(each) for each in target.fields)
+    listed = ", ".join(literal(_plain(path)) for path in paths)
+    return f"SELECT {columns} FROM read_parquet([{listed}], hive_partitioning = false){_order(target.sort)}"
+
+
+def _typed(field: Field) -> str:
+    return f"CAST({identifier(field.name)} AS {stored_type(field.type)}) AS {identifier(field.name)}"
+
+
+def _plain(path: str) -> str:
+    """A path that is no pattern."""
+    return path.replace("[", "[[]").replace("*", "[*]").replace("?", "[?]")
+
+
+def _directory(path: str, keys: Sequence[PartitionKey]) -> str:
+    """The directory that a lake's own insert would use, from the one that COPY made: DuckDB 1.5.5 cannot compact a
+    partition whose files lie in two."""
+    parts = path.split("/")[-1 - len(keys) : -1]
+    seen: set[str] = set()
+    made = []
+    for part, key in zip(parts, keys, strict=True):
+        value = part.partition("=")[2]
+        name = key.column if key.transform == "identity" else key.transform
+        if name in seen and key.transform != "identity":
+            name = f"{key.transform}_{key.column}"
+        seen.add(name)
+        text = value[1:] if value.startswith("v") else "__HIVE_DEFAULT_PARTITION__"
+        made.append(f"{_escaped(name)}={text}")
+    return "/".join(made)
+
+
+def _escaped(name: str) -> str:
+    """As DuckDB escapes a directory's name: every byte but letters, digits and a few marks."""
+    plain = frozenset(b"abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-~.")
+    return "".join(chr(byte) if byte in plain else f"%{byte:02X}" for byte in name.encode())
