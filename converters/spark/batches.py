@@ -24,7 +24,7 @@ from bridge.errors import BridgeError, Unreachable
 from converters import storage
 from converters.spark.writing import TEMPORARY
 
-__all__ = ["Batch", "Staging", "Work", "perform"]
+__all__ = ["Batch", "Staging", "Work", "error_of", "perform"]
 
 Work = Callable[[str], pa.Table]
 """Does one piece of work, given as JSON, and returns rows about it; for the same text always rows of one schema."""
@@ -93,13 +93,7 @@ class Staging:
 
     def fail(self, name: str, error: BridgeError) -> None:
         """Say why a batch is not done."""
-        told = {
-            "kind": type(error).__name__,
-            "message": error.message,
-            "hint": error.hint,
-            "code": getattr(error, "code", ""),
-        }
-        self._write(f"{name}.failed", json.dumps(told).encode())
+        self._write(f"{name}.failed", _told(error).encode())
 
     def ended(self) -> tuple[set[str], set[str]]:
         """The names of the batches that are done and of those that failed."""
@@ -109,10 +103,7 @@ class Staging:
 
     def error(self, name: str) -> BridgeError:
         """The error of a failed batch, of the class that was raised."""
-        told = json.loads(storage.read(f"{self.root}/{name}.failed", "batch"))
-        if told["code"]:
-            return errors.Blocked(told["message"], code=told["code"], hint=told["hint"])
-        return _KINDS.get(told["kind"], BridgeError)(told["message"], hint=told["hint"])
+        return error_of(storage.read(f"{self.root}/{name}.failed", "batch").decode())
 
     def rows(self, name: str) -> pa.Table:
         """What came out of a batch."""
@@ -138,12 +129,28 @@ class Staging:
         storage.write(f"{self.root}/{name}", content, f".{name}.{uuid.uuid4().hex}{TEMPORARY}")
 
 
-def perform(root: str, name: str, work: Work) -> None:
-    """Do a batch, on an executor. An error of ours becomes a note; any other is Spark's to retry."""
+def perform(root: str, name: str, work: Work) -> str:
+    """Do a batch, on an executor. An error of ours becomes a note; any other is Spark's to retry. Gives the text of an
+    error that could not even be noted (the disk is full), else nothing."""
     staging = Staging(root)
     try:
-        rows = [work(item) for item in staging.items(name)]
+        staging.finish(name, pa.concat_tables([work(item) for item in staging.items(name)]))
     except BridgeError as error:
-        staging.fail(name, error)
-        return
-    staging.finish(name, pa.concat_tables(rows))
+        try:
+            staging.fail(name, error)
+        except BridgeError:
+            return _told(error)
+    return ""
+
+
+def _told(error: BridgeError) -> str:
+    kind, code = type(error).__name__, getattr(error, "code", "")
+    return json.dumps({"kind": kind, "message": error.message, "hint": error.hint, "code": code})
+
+
+def error_of(text: str) -> BridgeError:
+    """An error from its text, of the class that was raised."""
+    told = json.loads(text)
+    if told["code"]:
+        return errors.Blocked(told["message"], code=told["code"], hint=told["hint"])
+    return _KINDS.get(told["kind"], BridgeError)(told["message"], hint=told["hint"])

@@ -11,7 +11,7 @@ import pyarrow as pa
 
 from bridge.errors import BridgeError, Unreachable
 from bridge.model.paths import scheme
-from converters.spark.batches import Batch, Staging, Work, perform
+from converters.spark.batches import Batch, Staging, Work, error_of, perform
 from converters.spark.session import Engine
 
 __all__ = ["Job", "Progress", "Watch", "grouped", "run_batches"]
@@ -117,16 +117,15 @@ def _run(engine: Engine, staging: Staging, names: list[str], work: Work, meter: 
     def each(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:
             mine = [names[number] for number in batch.column(0).to_pylist()]
-            for name in mine:
-                perform(root, name, work)
-            yield pa.RecordBatch.from_pydict({"batch": mine, "host": [os.uname().nodename] * len(mine)})
+            said = [perform(root, name, work) for name in mine]
+            yield pa.RecordBatch.from_pydict({"error": said, "host": [os.uname().nodename] * len(mine)})
 
     ran: list[list[tuple[object, ...]]] = []
     failures: list[BridgeError] = []
 
     def job() -> None:
         try:
-            ran.append(engine.each(len(names), each, "batch string, host string", tag))
+            ran.append(engine.each(len(names), each, "error string, host string", tag))
         except BridgeError as error:
             failures.append(error)
 
@@ -149,6 +148,8 @@ def _run(engine: Engine, staging: Staging, names: list[str], work: Work, meter: 
         raise
     if failures:
         raise failures[0]
+    if unnoted := [str(text) for rows in ran for text, _ in rows if text]:
+        raise error_of(unnoted[0])
     done, failed = staging.ended()
     meter.tell(done)
     if failed:
