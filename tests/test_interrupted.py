@@ -8,6 +8,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -219,3 +220,38 @@ def orphans(lake: Path) -> list[Path]:
     if lake.exists():
         known = {row[0].rsplit("/", 1)[-1] for row in lake_rows(lake, "SELECT path FROM ducklake_data_file")}
     return [each for each in files if each.name not in known]
+
+
+@contextmanager
+def small_disk(place: Path, size: str) -> Iterator[Path]:
+    """A disk of its own with little room."""
+    place.mkdir()
+    mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={size}", "none", str(place)], capture_output=True)
+    if mounted.returncode:
+        pytest.skip("file systems cannot be mounted here")
+    try:
+        yield place
+    finally:
+        subprocess.run(["umount", str(place)], check=True)
+
+
+@pytest.mark.parametrize(("what", "size"), [("data", "300k"), ("catalog", "512k")])
+def test_a_full_disk_is_one_error_and_the_next_run_goes_on(what: str, size: str, source: Path, tmp_path: Path) -> None:
+    """300k: not even the note of the failure finds room. 512k: the catalog fails at its very end."""
+    with small_disk(tmp_path / "disk", size) as disk:
+        lake = (disk if what == "catalog" else tmp_path) / "lake.ducklake"
+        data = (disk if what == "data" else tmp_path) / "own"
+        asked = [*arguments(source, lake), "--data-path", str(data)]
+        full = run(*asked)
+        said = full.err.splitlines()
+        assert full.code == 6 and not lake.exists(), full.err
+        assert said[-2].startswith("error: ") and said[-2].endswith("the disk is full") and "hint: " in said[-1]
+        assert "Traceback" not in full.err and "Exception" not in full.err
+        assert [each.name for each in disk.glob("lake*")] == []
+        written = {each: each.stat().st_mtime_ns for each in data.rglob("r-*.parquet")}
+        subprocess.run(["mount", "-o", "remount,size=200m", str(disk)], check=True)
+        again = run(*asked)
+        assert again.code == 0, again.err
+        if what == "catalog":
+            assert {each: each.stat().st_mtime_ns for each in data.rglob("r-*.parquet")} == written != {}
+        assert [row[0] for row in answers(lake)] == [7_000, 7_000 + BIG]

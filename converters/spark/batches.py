@@ -25,7 +25,7 @@ from bridge.errors import BridgeError, Unreachable
 from converters import storage
 from converters.spark.writing import TEMPORARY
 
-__all__ = ["Batch", "Staging", "Work", "perform"]
+__all__ = ["SHARE", "Batch", "Staging", "Work", "error_of", "perform"]
 
 Work = Callable[[str], pa.Table]
 """Does one piece of work, given as JSON, and returns rows about it; for the same text always rows of one schema."""
@@ -94,13 +94,7 @@ class Staging:
 
     def fail(self, name: str, error: BridgeError) -> None:
         """Say why a batch is not done."""
-        told = {
-            "kind": type(error).__name__,
-            "message": error.message,
-            "hint": error.hint,
-            "code": getattr(error, "code", ""),
-        }
-        self._write(f"{name}.failed", json.dumps(told).encode())
+        self._write(f"{name}.failed", _told(error).encode())
 
     def ended(self) -> tuple[set[str], set[str]]:
         """The names of the batches that are done and of those that failed."""
@@ -110,10 +104,7 @@ class Staging:
 
     def error(self, name: str) -> BridgeError:
         """The error of a failed batch, of the class that was raised."""
-        told = json.loads(storage.read(f"{self.root}/{name}.failed", "batch"))
-        if told["code"]:
-            return errors.Blocked(told["message"], code=told["code"], hint=told["hint"])
-        return _KINDS.get(told["kind"], BridgeError)(told["message"], hint=told["hint"])
+        return error_of(storage.read(f"{self.root}/{name}.failed", "batch").decode())
 
     def rows(self, name: str) -> pa.Table:
         """What came out of a batch."""
@@ -140,29 +131,49 @@ class Staging:
 
 
 _SAME = "every executor must find the files where this machine does"
+SHARE = "the lake's data path and the source must be the same place for this machine and all executors"
 
 
 def perform(root: str, name: str, work: Work) -> str:
-    """Do a batch, on an executor; "" or why the staging directory is of no use there. An error of ours becomes a note
-    in it; any other is Spark's to retry."""
+    """Do a batch, on an executor. An error of ours becomes a note; any other is Spark's to retry. Gives the text of an
+    error that could not even be noted (the disk is full, the directory is another one there), else nothing."""
     staging = Staging(root)
     try:
         items = staging.items(name)
     except BridgeError as error:
-        return str(error)
+        return _told(_unusable(root, error))
     try:
         rows = [work(item) for item in items]
     except BridgeError as error:
         raised = error
         if isinstance(error, errors.Missing) and not error.hint:
             raised = errors.Missing(error.message, hint=f"so says the executor on {os.uname().nodename}: {_SAME}")
-        return _noted(lambda: staging.fail(name, raised))
-    return _noted(lambda: staging.finish(name, pa.concat_tables(rows)))
-
-
-def _noted(write: Callable[[], None]) -> str:
+        try:
+            staging.fail(name, raised)
+        except BridgeError:
+            return _told(raised)
+        return ""
     try:
-        write()
+        staging.finish(name, pa.concat_tables(rows))
     except BridgeError as error:
-        return str(error)
+        return _told(_unusable(root, error))
     return ""
+
+
+def _unusable(root: str, error: BridgeError) -> BridgeError:
+    return errors.Unreachable(
+        f"the executor on {os.uname().nodename} cannot use {root}: {error.message}", hint=error.hint or SHARE
+    )
+
+
+def _told(error: BridgeError) -> str:
+    kind, code = type(error).__name__, getattr(error, "code", "")
+    return json.dumps({"kind": kind, "message": error.message, "hint": error.hint, "code": code})
+
+
+def error_of(text: str) -> BridgeError:
+    """An error from its text, of the class that was raised."""
+    told = json.loads(text)
+    if told["code"]:
+        return errors.Blocked(told["message"], code=told["code"], hint=told["hint"])
+    return _KINDS.get(told["kind"], BridgeError)(told["message"], hint=told["hint"])

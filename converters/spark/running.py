@@ -11,7 +11,7 @@ import pyarrow as pa
 
 from bridge.errors import BridgeError, Unreachable
 from bridge.model.paths import scheme
-from converters.spark.batches import Batch, Staging, Work, perform
+from converters.spark.batches import SHARE, Batch, Staging, Work, error_of, perform
 from converters.spark.session import Engine
 
 __all__ = ["Job", "Progress", "Watch", "grouped", "run_batches"]
@@ -116,12 +116,9 @@ class _Meter:
         )
 
 
-_SHARE = "the lake's data path and the source must be the same place for this machine and all executors"
-
-
 def _apart(what: str, hosts: Sequence[str]) -> Unreachable:
     where = ", ".join(hosts) or "this machine"
-    return Unreachable(f"{what}: executors on {where} wrote to a directory of their own", hint=_SHARE)
+    return Unreachable(f"{what}: executors on {where} wrote to a directory of their own", hint=SHARE)
 
 
 def _run(engine: Engine, staging: Staging, names: list[str], work: Work, meter: _Meter) -> None:
@@ -163,13 +160,12 @@ def _run(engine: Engine, staging: Staging, names: list[str], work: Work, meter: 
         raise
     if failures:
         raise failures[0]
+    if faults := [str(fault) for rows in ran for _, _, fault in rows if fault]:
+        raise error_of(faults[0])
     done, failed = staging.ended()
     meter.tell(done)
     if failed:
         raise staging.error(min(failed))
-    for _, place, fault in (row for rows in ran for row in rows):
-        if fault:
-            raise Unreachable(f"the executor on {place} cannot use {root}: {fault}", hint=_SHARE)
     if missing := sorted(set(names) - done):
         hosts = sorted({str(place) for rows in ran for _, place, _ in rows} - {host})
         raise _apart(f"{len(missing)} finished batches are not in {root}", hosts)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fcntl
+import os
 
 import duckdb
 import sqlalchemy as sa
@@ -12,6 +13,8 @@ from converters.ducklake.catalog import postgres
 from converters.ducklake.catalog.places import Place
 
 __all__ = ["first_line", "translated"]
+
+_ROOM = 1 << 20
 
 
 def _is_locked(path: str) -> bool:
@@ -24,6 +27,15 @@ def _is_locked(path: str) -> bool:
     except OSError:
         return False
     return False
+
+
+def _is_full(path: str) -> bool:
+    """Whether the disk of a file has no room for a few of DuckDB's blocks."""
+    try:
+        disk = os.statvfs(os.path.dirname(path))
+    except OSError:
+        return False
+    return disk.f_bavail * disk.f_frsize < _ROOM
 
 
 def first_line(error: BaseException) -> str:
@@ -39,6 +51,11 @@ def translated(error: Exception, place: Place, committing: bool = False) -> Brid
     if isinstance(error, sa.exc.IntegrityError) or isinstance(cause, duckdb.ConstraintException):
         return Conflict(
             f"catalog {place.path}: another writer committed first: {text}", hint="run it again", retryable=True
+        )
+    if isinstance(cause, duckdb.FatalException) or (place.backend == "duckdb" and _is_full(place.path)):
+        return Unreachable(
+            f"catalog {place.path} cannot be written{': the disk is full' if _is_full(place.path) else f': {text}'}",
+            hint="make room, then run it again",
         )
     if isinstance(cause, duckdb.TransactionException):
         return Conflict(f"catalog {place.path}: {text}", hint="run it again", retryable=True)
@@ -62,7 +79,9 @@ def translated(error: Exception, place: Place, committing: bool = False) -> Brid
         if code.startswith(("SQLITE_BUSY", "SQLITE_LOCKED")):
             return Conflict(f"catalog {place.path} is held by another process", hint="close it, then run it again")
         if code.startswith(("SQLITE_READONLY", "SQLITE_CANTOPEN", "SQLITE_IOERR", "SQLITE_FULL")):
-            return Unreachable(f"catalog {place.path} cannot be written: {text}")
+            return Unreachable(
+                f"catalog {place.path} cannot be written: {text}", hint="check the disk and its free space"
+            )
         if code == "SQLITE_ERROR" and isinstance(error, sa.exc.OperationalError):
             return Blocked(f"catalog {place.path} is damaged or incomplete: {text}", code="foreign-catalog")
     return BridgeError(f"catalog {place.path}: {text}")

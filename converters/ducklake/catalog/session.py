@@ -170,6 +170,10 @@ def session(place: Place, *, create: bool = False, write: bool = False) -> Itera
                 # what a full disk keeps out of the file must fail here, not when the file is opened next
                 connection.exec_driver_sql("CHECKPOINT")
                 connection.commit()
+        except (sa.exc.DBAPIError, duckdb.Error) as error:
+            if isinstance(getattr(error, "orig", error), duckdb.FatalException):
+                connection.invalidate()  # nothing can be rolled back in it, and trying would hide the cause
+            raise
         finally:
             connection.close()
     except (sa.exc.DBAPIError, duckdb.Error) as error:
