@@ -6,10 +6,11 @@ import os
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from types import TracebackType
 
 import pyarrow as pa
 
-from bridge.errors import BridgeError, Unreachable
+from bridge.errors import Unreachable
 from bridge.model.paths import scheme
 from converters.spark.batches import Batch, Staging, Work, perform
 from converters.spark.session import Engine
@@ -114,6 +115,18 @@ class _Meter:
         )
 
 
+class _Kept:
+    """Keeps what is raised in a thread, whatever it is, for the one that waits for it."""
+
+    error: BaseException | None = None
+
+    def __enter__(self) -> None: ...
+
+    def __exit__(self, _: type[BaseException] | None, error: BaseException | None, __: TracebackType | None) -> bool:
+        self.error = error
+        return True
+
+
 _SHARE = "the lake's data path and the source must be the same place for this machine and all executors"
 
 
@@ -134,13 +147,11 @@ def _run(engine: Engine, staging: Staging, names: list[str], work: Work, meter: 
             yield pa.RecordBatch.from_pydict({"batch": mine, "host": hosts, "fault": faults})
 
     ran: list[list[tuple[object, ...]]] = []
-    failures: list[BridgeError] = []
+    kept = _Kept()
 
     def job() -> None:
-        try:
+        with kept:
             ran.append(engine.each(len(names), each, "batch string, host string, fault string", tag))
-        except BridgeError as error:
-            failures.append(error)
 
     engine.session  # noqa: B018  # started in this thread: an error of the start is raised here
     thread = threading.Thread(target=job, name=tag, daemon=True)
@@ -159,8 +170,8 @@ def _run(engine: Engine, staging: Staging, names: list[str], work: Work, meter: 
         engine.cancel(tag)
         thread.join(30)
         raise
-    if failures:
-        raise failures[0]
+    if kept.error is not None:
+        raise kept.error
     done, failed = staging.ended()
     meter.tell(done)
     if failed:
