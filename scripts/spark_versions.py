@@ -23,6 +23,7 @@ TESTS = (
     *("tests/converters/test_spark_engine.py", "tests/converters/test_spark_equality.py", "tests/test_connect.py"),
     *("tests/test_rewriting.py", "tests/test_cluster.py"),
 )
+_PANDAS = "ignore:PySpark does not yet fully support pandas:FutureWarning"
 PACKAGES = (
     "pytest",
     "pytest-timeout",
@@ -64,7 +65,7 @@ def main() -> int:
         found = environment(given.home, given.python, version)
         print(f"pyspark {version}", flush=True)
         ran = subprocess.run(
-            [str(found), "-m", "pytest", "-q", "-m", "", *(given.test or TESTS)],
+            [str(found), "-m", "pytest", "-q", "-m", "", "-W", _PANDAS, *(given.test or TESTS)],
             cwd=ROOT,
             env={**os.environ, "PYTHONPATH": str(ROOT)},
             check=False,

@@ -6,10 +6,11 @@ import os
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from types import TracebackType
 
 import pyarrow as pa
 
-from bridge.errors import BridgeError, Unreachable
+from bridge.errors import Unreachable
 from bridge.model.paths import scheme
 from converters.spark.batches import SHARE, Batch, Staging, Work, error_of, perform
 from converters.spark.session import Engine
@@ -116,6 +117,18 @@ class _Meter:
         )
 
 
+class _Kept:
+    """Keeps what is raised in a thread, whatever it is, for the one that waits for it."""
+
+    error: BaseException | None = None
+
+    def __enter__(self) -> None: ...
+
+    def __exit__(self, _: type[BaseException] | None, error: BaseException | None, __: TracebackType | None) -> bool:
+        self.error = error
+        return True
+
+
 def _apart(what: str, hosts: Sequence[str]) -> Unreachable:
     where = ", ".join(hosts) or "this machine"
     return Unreachable(f"{what}: executors on {where} wrote to a directory of their own", hint=SHARE)
@@ -133,13 +146,11 @@ def _run(engine: Engine, staging: Staging, names: list[str], work: Work, meter: 
             yield pa.RecordBatch.from_pydict({"batch": mine, "host": hosts, "fault": faults})
 
     ran: list[list[tuple[object, ...]]] = []
-    failures: list[BridgeError] = []
+    kept = _Kept()
 
     def job() -> None:
-        try:
+        with kept:
             ran.append(engine.each(len(names), each, "batch string, host string, fault string", tag))
-        except BridgeError as error:
-            failures.append(error)
 
     engine.session  # noqa: B018  # started in this thread: an error of the start is raised here
     thread = threading.Thread(target=job, name=tag, daemon=True)
@@ -158,8 +169,8 @@ def _run(engine: Engine, staging: Staging, names: list[str], work: Work, meter: 
         engine.cancel(tag)
         thread.join(_PATIENCE)
         raise
-    if failures:
-        raise failures[0]
+    if kept.error is not None:
+        raise kept.error
     if faults := [str(fault) for rows in ran for _, _, fault in rows if fault]:
         raise error_of(faults[0])
     done, failed = staging.ended()
