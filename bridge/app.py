@@ -12,13 +12,16 @@ from bridge.locators import Locator, parse_locator
 from bridge.model.findings import Code, Finding
 from bridge.model.options import Options
 from bridge.model.table import Table, TableName
-from bridge.planning.plan import Action, Plan, TablePlan
+from bridge.model.types import Expression
+from bridge.planning.objects import plan_objects
+from bridge.planning.plan import Action, ObjectPlan, Plan, TablePlan
 from bridge.planning.planner import blocked_table, decide
-from bridge.planning.selection import concerned, select, targets
+from bridge.planning.selection import concerned, select, select_objects, targets
 from bridge.ports import (
     Check,
     CommitResult,
     LakeTableInfo,
+    ObjectWrite,
     ProgressSink,
     ReleasedTable,
     Silent,
@@ -86,7 +89,8 @@ def _plan(source: str, target: str, options: Options, progress: ProgressSink) ->
     from_, to = parse_locator(source), parse_locator(target)
     opened = open_source(from_, options)
     lake = open_target(to, options)
-    chosen = select(opened.tables(), options)
+    beside = opened.objects()
+    chosen = select(opened.tables(), options, beside.objects)
     names = targets(chosen, options, lake.rename)
     clashes = _clashes(names)
     held = lake.lookup(list(names.values()))
@@ -104,11 +108,24 @@ def _plan(source: str, target: str, options: Options, progress: ProgressSink) ->
             said = Finding(Code.TABLE_UNREADABLE, str(name), error.message, error.hint)
             made = blocked_table(name, names[name], said)
         tables.append(made)
-    if len(unreachable) == len(chosen):
+    if unreachable and len(unreachable) == len(chosen):
         raise unreachable[0]
-    digest = hashlib.sha256("\n".join((str(from_), *(each.id or str(each.source) for each in tables))).encode())
-    beside = tuple(concerned(opened.noticed(), options))
-    return Plan(str(from_), str(to), tuple(tables), digest.hexdigest()[:16], beside), opened, lake
+    planned, objects = tuple(tables), tuple[ObjectPlan, ...]()
+    if beside.objects or any(_computes(each) for each in tables):
+        progress.step("trying views, macros and defaults in a lake of their own")
+        planned, objects = plan_objects(lake, tables, select_objects(beside.objects, options), beside, options)
+    ids = (
+        *(each.id or str(each.source) for each in tables),
+        *(f"{each.object} {each.object.text}" for each in objects),
+    )
+    digest = hashlib.sha256("\n".join((str(from_), *ids)).encode())
+    noticed = tuple(concerned(opened.noticed(), options))
+    return Plan(str(from_), str(to), planned, digest.hexdigest()[:16], noticed, objects), opened, lake
+
+
+def _computes(each: TablePlan) -> bool:
+    fields = each.table.schema.fields if each.table else ()
+    return any(isinstance(field.write_default, Expression) for field in fields)
 
 
 def _still_there(made: Plan, opened: Source, progress: ProgressSink) -> Plan:
@@ -187,12 +204,13 @@ def migrate(source: str, target: str, options: Options | None = None, progress: 
     result, writes = execute(
         made, lake, lambda: open_engine(parse_locator(source).format, options, lake.staging), progress
     )
-    if not writes:
+    if not writes and not result.objects:
         return Report(made, result)
     checks: list[Check] = []
     if options.verify != "none":
         progress.step("verifying with DuckDB")
         checks += lake.verify(result, writes, options.check_files == "all")
+        checks += lake.verify_objects(result.objects)
     if options.verify == "rows":
         for each in made.writes:
             checks += check_rows(opened.open(each.source), lake, each.target, each.first, progress)
@@ -212,9 +230,11 @@ def verify(
     """
     options, progress = options or Options(), progress or Silent()
     opened, lake = open_source(parse_locator(source), options), open_target(parse_locator(target), options)
-    names = targets(select(opened.tables(), options), options, lake.rename)
+    beside = opened.objects()
+    names = targets(select(opened.tables(), options, beside.objects), options, lake.rename)
     held = lake.lookup(list(names.values()))
     checks: list[Check] = []
+    plans: list[TablePlan] = []
     for name, to in names.items():
         there = held.get(to)
         if (there is None or there.bookmark is None) and len(names) > 1:
@@ -251,6 +271,7 @@ def verify(
             continue
         if plan_.action is Action.BLOCKED:
             raise Blocked(str(plan_.blockers[0]), code=plan_.blockers[0].code.text)
+        plans.append(plan_)
         writes = writes_of((replace(plan_, target=to),))
         if plan_.resolve:
             checks.append(Check(f"{to}: rows are not counted, since equality deletes apply"))
@@ -258,7 +279,20 @@ def verify(
             checks += lake.verify(CommitResult(()), writes, options.check_files == "all")
         if rows:
             checks += check_rows(table, lake, to, plan_.first, progress)
+    if beside.objects:
+        _, objects = plan_objects(lake, plans, select_objects(beside.objects, options), beside, options)
+        there_ = [ObjectWrite(each.target, each.object) for each in objects if each.action is Action.NOTHING]
+        checks += lake.verify_objects(there_)
+        checks += [
+            Check(f"{each.object.kind.value} {each.target}: is in the lake", _absence(each))
+            for each in objects
+            if each.action is Action.CREATE or any(said.code is Code.OBJECT_EXISTS for said in each.findings)
+        ]
     return tuple(checks)
+
+
+def _absence(each: ObjectPlan) -> str:
+    return "it is not: run migrate again" if each.action is Action.CREATE else "it is another one there"
 
 
 def inspect(locator: str, options: Options | None = None) -> Inspection:

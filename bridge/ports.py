@@ -4,22 +4,28 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from enum import Enum
 from typing import Any, Protocol
 
 from bridge.model.files import Files
 from bridge.model.findings import Finding
+from bridge.model.objects import Objects, SourceObject
 from bridge.model.options import Options
 from bridge.model.rewrite import DataFile, Equality, WrittenFiles
 from bridge.model.rewrite import Target as TargetFiles
 from bridge.model.table import Table, TableName
+from bridge.model.types import FieldId
 
 __all__ = [
     "Bookmark",
     "Check",
     "CommitResult",
+    "Fit",
+    "Fitted",
     "Lake",
     "LakeTableInfo",
     "Notice",
+    "ObjectWrite",
     "ProgressSink",
     "ReleasedTable",
     "RowEngine",
@@ -90,6 +96,10 @@ class Source(Protocol):
         """What lies beside the tables and is not carried, or could not be looked at."""
         ...
 
+    def objects(self) -> Objects:
+        """Its schemas, views and macros; a format without any has none."""
+        ...
+
     def open(self, name: TableName) -> SourceTable:
         """Blocked or Unreachable when the table cannot be read."""
         ...
@@ -145,6 +155,31 @@ class TableWrite:
 
 
 @dataclass(frozen=True, slots=True)
+class ObjectWrite:
+    """A schema, view or macro under the name that it is to have."""
+
+    name: TableName
+    object: SourceObject
+
+
+class Fit(Enum):
+    """What becomes of an object: it is made, it is there already, or it is left out."""
+
+    MAKE = "make"
+    THERE = "there"
+    LEAVE = "leave"
+
+
+@dataclass(frozen=True, slots=True)
+class Fitted:
+    """What the target's own engine found when it tried the objects over the tables: of each object in the order given
+    what becomes of it and what is to be said, and the defaults of columns that it cannot compute."""
+
+    objects: tuple[tuple[Fit, tuple[Finding, ...]], ...]
+    defaults: Mapping[TableName, Mapping[FieldId, Finding]]
+
+
+@dataclass(frozen=True, slots=True)
 class Written:
     """One written table: target name, snapshots added, data files registered, and the target's newest commit."""
 
@@ -161,6 +196,7 @@ class CommitResult:
 
     tables: tuple[Written, ...]
     findings: tuple[Finding, ...] = ()
+    objects: tuple[ObjectWrite, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -238,8 +274,18 @@ class Target(Protocol):
         """Remove what a killed run of ours left behind."""
         ...
 
-    def commit(self, writes: Sequence[TableWrite], progress: ProgressSink) -> CommitResult:
-        """All tables in one transaction, or nothing."""
+    def fit(self, tables: Sequence[tuple[TableName, Table]], objects: Sequence[ObjectWrite], found: Objects) -> Fitted:
+        """Try schemas, views, macros and defaults over the tables as they will be, in a place of its own."""
+        ...
+
+    def commit(
+        self, writes: Sequence[TableWrite], progress: ProgressSink, objects: Sequence[ObjectWrite] = ()
+    ) -> CommitResult:
+        """All tables and objects in one transaction, or nothing."""
+        ...
+
+    def verify_objects(self, objects: Sequence[ObjectWrite]) -> Sequence[Check]:
+        """Whether the target's own engine, in a process of its own, finds each object and can bind it."""
         ...
 
     def verify(self, result: CommitResult, writes: Sequence[TableWrite], read_files: bool) -> Sequence[Check]:

@@ -29,7 +29,7 @@ from bridge.model.types import (
     Timestamp,
     UnknownType,
 )
-from bridge.planning.plan import Action, Plan, TablePlan
+from bridge.planning.plan import Action, ObjectPlan, Plan, TablePlan
 from bridge.ports import Check, ReleasedTable
 
 __all__ = [
@@ -45,11 +45,13 @@ __all__ = [
 ]
 
 _SHOWN = 10
+_MOST_SQL = 100
 _VERBS = {
     Action.CREATE: "create",
     Action.APPEND: "add new commits to",
     Action.NOTHING: "nothing to do for",
     Action.BLOCKED: "BLOCKED",
+    Action.LEAVE: "LEFT OUT",
 }
 
 
@@ -93,6 +95,18 @@ def finding_data(finding: Finding) -> dict[str, Any]:
         "hint": finding.hint,
         "files": list(finding.files),
         "file_count": finding.file_count,
+        "text": finding.text,
+    }
+
+
+def _object_data(each: ObjectPlan) -> dict[str, Any]:
+    return {
+        "kind": each.object.kind.value,
+        "source": str(each.object.name),
+        "target": str(each.target),
+        "action": each.action.value,
+        "definition": each.object.text,
+        "findings": [finding_data(finding) for finding in each.findings],
     }
 
 
@@ -143,6 +157,7 @@ def plan_data(plan: Plan) -> dict[str, Any]:
         "source": plan.source,
         "target": plan.target,
         "tables": [_table_data(each) for each in plan.tables],
+        "objects": [_object_data(each) for each in plan.objects],
         "catalog": [finding_data(each) for each in plan.findings],
         "retry": [part for each in plan.retry for part in ("--table", each)],
     }
@@ -169,6 +184,9 @@ def plan_text(plan: Plan) -> list[str]:
     if len(plan.tables) > 1:
         counts = [(action, sum(each.action is action for each in plan.tables)) for action in Action]
         lines.append("in all: " + ", ".join(f"{count} {_COUNTED[action]}" for action, count in counts if count))
+    for one in plan.objects:
+        lines.append(f"{_VERBS[one.action]} {one.object.kind.value} {one.target}")
+        lines += _finding_lines(one.findings)
     lines += _catalog_lines(plan.findings)
     if plan.retry and len(plan.tables) > 1:
         lines.append("blocked, to try again: " + " ".join(f"--table {shlex.quote(each)}" for each in plan.retry))
@@ -191,6 +209,7 @@ _COUNTED = {
     Action.APPEND: "to catch up",
     Action.NOTHING: "with nothing to do",
     Action.BLOCKED: "BLOCKED",
+    Action.LEAVE: "LEFT OUT",
 }
 
 
@@ -199,9 +218,17 @@ def _finding_lines(findings: Sequence[Finding]) -> list[str]:
     lines = []
     for each in sorted(findings, key=lambda finding: order[finding.severity]):
         lines.append(
-            f"  {each.severity.value:<8}{each.code.text}: {each.detail}" + (f" ({each.hint})" if each.hint else "")
+            f"  {each.severity.value:<8}{each.code.text}: {each.detail}"
+            + (f" ({each.hint})" if each.hint else "")
+            + (f": {_shortened(each.text)}" if each.text else "")
         )
     return lines
+
+
+def _shortened(text: str) -> str:
+    """One line of a definition; the report has it whole."""
+    line = " ".join(text.split())
+    return line if len(line) <= _MOST_SQL else f"{line[:_MOST_SQL]} ... (whole in the report)"
 
 
 def report_data(report: Report) -> dict[str, Any]:
@@ -218,6 +245,7 @@ def report_data(report: Report) -> dict[str, Any]:
             }
             for each in report.result.tables
         ],
+        "made": [{"kind": each.object.kind.value, "name": str(each.name)} for each in report.result.objects],
         "after": [finding_data(each) for each in report.result.findings],
         "checks": [check_data(each) for each in report.checks],
         "exit_code": report.exit_code,
@@ -239,9 +267,16 @@ def report_text(report: Report) -> list[str]:
     for each in report.result.tables:
         copied = f"{rewritten[each.name]} of them rewritten" if rewritten.get(each.name) else "no byte copied"
         lines.append(f"done: {each.name}, {each.files} data files in {each.snapshots} snapshots, {copied}")
+    if report.result.objects:
+        kinds = [each.object.kind.value for each in report.result.objects]
+        lines.append("done: " + ", ".join(f"{kinds.count(kind)} {_plural(kind)}" for kind in dict.fromkeys(kinds)))
     lines += _finding_lines(report.result.findings)
     lines += check_lines(report.checks)
     return [*lines, *report.words]
+
+
+def _plural(kind: str) -> str:
+    return f"{kind}(s)"
 
 
 def check_lines(checks: Sequence[Check]) -> list[str]:

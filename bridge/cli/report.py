@@ -13,7 +13,7 @@ _PAGE = """<!doctype html>
 <style>
 body { font: 15px/1.5 system-ui, sans-serif; margin: 2rem auto; max-width: 70rem; padding: 0 1rem; color: #222 }
 table { border-collapse: collapse; width: 100%; margin: .5rem 0 1.5rem } th, td { text-align: left; padding: .3rem .6rem;
-border-bottom: 1px solid #ddd; vertical-align: top } code { font-size: 13px; overflow-wrap: anywhere }
+border-bottom: 1px solid #ddd; vertical-align: top } pre { white-space: pre-wrap; font-size: 12px; margin: .2rem 0 } code { font-size: 13px; overflow-wrap: anywhere }
 .blocked, .bad { color: #a40000; font-weight: 600 } .loss { color: #8a5a00 } .note, .ok { color: #356635 }
 </style></head><body>
 {% if data.plan and data.written is not defined %}<p><strong>A plan: nothing was written.</strong></p>{% endif %}
@@ -27,12 +27,19 @@ place: {{ table.register.files }} data files ({{ table.register.bytes }} bytes) 
 {% else %}<p>nothing is written</p>{% endif %}
 {% if table.findings %}<table><tr><th>severity</th><th>code</th><th>what</th></tr>
 {% for finding in table.findings %}<tr><td class="{{ finding.severity }}">{{ finding.severity }}</td>
-<td><code>{{ finding.code }}</code></td><td>{{ finding.detail }}{% if finding.hint %} <em>{{ finding.hint }}</em>{% endif %}</td></tr>
+<td><code>{{ finding.code }}</code></td><td>{{ finding.detail }}{% if finding.hint %} <em>{{ finding.hint }}</em>{% endif %}{% if finding.text %}<pre>{{ finding.text }}</pre>{% endif %}</td></tr>
 {% endfor %}</table>{% endif %}
 {% endfor %}
+{% if data.objects %}<h2>Schemas, views and macros</h2><table><tr><th>object</th><th>action</th><th>what</th></tr>
+{% for object in data.objects %}<tr><td>{{ object.kind }} {{ object.target }}</td>
+<td class="{{ 'ok' if object.action in ('create', 'nothing') else 'bad' }}">{{ object.action }}</td>
+<td>{% for finding in object.findings %}<p><span class="{{ finding.severity }}">{{ finding.severity }}</span>
+<code>{{ finding.code }}</code> {{ finding.detail }}{% if finding.hint %} <em>{{ finding.hint }}</em>{% endif %}</p>
+{% endfor %}{% if object.definition %}<pre>{{ object.definition }}</pre>{% endif %}</td></tr>
+{% endfor %}</table>{% endif %}
 {% if data.catalog %}<h2>Beside the tables</h2><table><tr><th>severity</th><th>code</th><th>what</th></tr>
 {% for finding in data.catalog %}<tr><td class="{{ finding.severity }}">{{ finding.severity }}</td>
-<td><code>{{ finding.code }}</code></td><td>{{ finding.subject }}: {{ finding.detail }}</td></tr>
+<td><code>{{ finding.code }}</code></td><td>{{ finding.subject }}: {{ finding.detail }}{% if finding.text %}<pre>{{ finding.text }}</pre>{% endif %}</td></tr>
 {% endfor %}</table>{% endif %}
 {% if data.retry %}<p>Blocked, to try again: <code>{{ data.retry | map("quoted") | join(" ") }}</code></p>{% endif %}
 {% if data.checks %}<h2>Checks</h2><table>

@@ -41,16 +41,16 @@ def writes_of(tables: tuple[TablePlan, ...]) -> list[TableWrite]:
 def execute(
     plan: Plan, target: Target, open_engine: Callable[[], RowEngine], progress: ProgressSink
 ) -> tuple[CommitResult, list[TableWrite]]:
-    """Commit every table that the plan allows; nothing is written when there is none."""
+    """Commit every table and object that the plan allows; nothing is written when there is none."""
     target.clean()
-    if not plan.writes:
+    if not plan.writes and not plan.object_writes:
         return CommitResult(()), []
     working = [each for each in plan.writes if each.rewrite_rows or each.resolve]
     engine = open_engine() if working else None
     try:
         writes = writes_of(tuple(prepared(each, target, engine, progress) for each in plan.writes))
         progress.step("committing")
-        result = target.commit(writes, progress)
+        result = target.commit(writes, progress, plan.object_writes)
         if engine is not None:
             for each in working:
                 engine.clean(each.id)

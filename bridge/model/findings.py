@@ -69,6 +69,22 @@ class Code(Enum):
         _NOTE,
         "files hold the source's last-updated numbers, which DuckLake takes for its own when it merges them",
     )
+    READS_FILES = (
+        "reads-files",
+        _NOTE,
+        "a view or macro reads files by their paths: it works where those files are found",
+    )
+    SEARCH_PATH = (
+        "search-path",
+        _NOTE,
+        "a view names things of another schema without it: as at the source, it works where the lake is the current "
+        "catalog (USE)",
+    )
+    MACRO_UNTRIED = (
+        "macro-untried",
+        _NOTE,
+        "calls of a macro with NULL do not bind at the source, so that it could not be tried in the lake",
+    )
     PROPERTIES = ("properties", _NOTE, "properties without a counterpart are kept as table tags")
 
     METADATA_RETURNED = (
@@ -105,6 +121,32 @@ class Code(Enum):
     STATISTICS_FILES = ("statistics-files", _LOSS, "statistics files (sketches) are not carried")
     DEFAULT_LOST = ("default-lost", _LOSS, "a write default cannot be expressed in the target")
     VIEW_NOT_CARRIED = ("view-not-carried", _LOSS, "a view of the source's catalog is not carried")
+    MACRO_NOT_CARRIED = ("macro-not-carried", _LOSS, "a macro cannot be stored in a lake, or does not bind there")
+    OBJECT_EXISTS = (
+        "object-exists",
+        _LOSS,
+        "the lake holds something else under the name of a view or macro; it is left as it is",
+    )
+    OBJECT_TYPES = (
+        "object-types",
+        _LOSS,
+        "a view or macro reads columns, or gives some, that are of another type in the lake: order and comparisons "
+        "can differ",
+    )
+    CATALOG_ANSWERS = (
+        "catalog-answers",
+        _LOSS,
+        "a view or macro asks for row ids, for the catalog's name or for what it holds: those are others in a lake",
+    )
+    COMMENT_LOST = ("comment-lost", _LOSS, "a comment on what DuckLake keeps no comments on")
+    NEXTVAL_DEFAULT = ("nextval-default", _LOSS, "a column's default drew from a sequence")
+    SEQUENCE = ("sequence", _LOSS, "DuckLake has no sequences")
+    INDEX = ("index", _LOSS, "DuckLake has no indexes")
+    PRIMARY_KEY = ("primary-key", _LOSS, "a primary key is not enforced any more; NOT NULL is")
+    FOREIGN_KEY = ("foreign-key", _LOSS, "a foreign key is not enforced any more")
+    UNIQUE = ("unique", _LOSS, "a UNIQUE constraint is not enforced any more")
+    CHECK = ("check", _LOSS, "a CHECK constraint is not enforced any more")
+    COLLATION = ("collation", _LOSS, "text is compared byte by byte, not under the column's collation")
     NAMESPACE_PROPERTIES = ("namespace-properties", _LOSS, "properties of a namespace are not carried")
     SOURCE_UNPROTECTED = (
         "source-unprotected",
@@ -240,6 +282,8 @@ class Finding:
     hint: str = ""
     files: tuple[str, ...] = ()
     file_count: int = 0
+    text: str = ""
+    """The SQL that defines what this is about, whole."""
 
     @property
     def severity(self) -> Severity:

@@ -10,6 +10,7 @@ __all__ = [
     "ColumnType",
     "Decimal",
     "Default",
+    "Expression",
     "Field",
     "FieldId",
     "Fixed",
@@ -143,7 +144,14 @@ class NestedDefault:
     text: str
 
 
-Default: TypeAlias = str | bytes | NestedDefault
+@dataclass(frozen=True, slots=True)
+class Expression:
+    """A default that is computed for each row, as DuckDB's SQL without the name of a catalog."""
+
+    text: str
+
+
+Default: TypeAlias = str | bytes | NestedDefault | Expression
 """A default value as ISO text (`12.30`, `2024-01-31 10:34:56+00`, `true`), bytes for binary types."""
 
 

@@ -8,10 +8,12 @@ from enum import Enum
 
 from bridge.model.files import Files
 from bridge.model.findings import Finding, Severity
+from bridge.model.objects import SourceObject
 from bridge.model.table import Table, TableName
 from bridge.planning.selection import literal
+from bridge.ports import ObjectWrite
 
-__all__ = ["Action", "Plan", "Rewrite", "TablePlan"]
+__all__ = ["Action", "ObjectPlan", "Plan", "Rewrite", "TablePlan"]
 
 
 class Action(Enum):
@@ -21,6 +23,8 @@ class Action(Enum):
     APPEND = "append"
     NOTHING = "nothing"
     BLOCKED = "blocked"
+    LEAVE = "leave"
+    """Only of what lies beside the tables: it is left out, and the run goes on."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +74,16 @@ class TablePlan:
 
 
 @dataclass(frozen=True, slots=True)
+class ObjectPlan:
+    """The decision about a schema, view or macro."""
+
+    object: SourceObject
+    target: TableName
+    action: Action
+    findings: tuple[Finding, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class Plan:
     """All tables of a run; the id leaves out everything that was read from the target."""
 
@@ -79,6 +93,8 @@ class Plan:
     id: str
     findings: tuple[Finding, ...] = ()
     """What is said of the source beside its tables."""
+    objects: tuple[ObjectPlan, ...] = ()
+    """Schemas, views and macros, each after what it needs."""
 
     @property
     def blocked(self) -> tuple[TablePlan, ...]:
@@ -87,7 +103,8 @@ class Plan:
     @property
     def is_complete(self) -> bool:
         """Nothing that was asked for is held back."""
-        return not self.blocked and all(each.severity is not Severity.BLOCKED for each in self.findings)
+        held = any(each.action is Action.BLOCKED for each in self.objects)
+        return not self.blocked and not held and all(each.severity is not Severity.BLOCKED for each in self.findings)
 
     @property
     def retry(self) -> tuple[str, ...]:
@@ -97,3 +114,7 @@ class Plan:
     @property
     def writes(self) -> tuple[TablePlan, ...]:
         return tuple(each for each in self.tables if each.action in (Action.CREATE, Action.APPEND))
+
+    @property
+    def object_writes(self) -> tuple[ObjectWrite, ...]:
+        return tuple(ObjectWrite(each.target, each.object) for each in self.objects if each.action is Action.CREATE)

@@ -7,11 +7,12 @@ from collections.abc import Callable, Sequence
 
 from bridge.errors import UsageError
 from bridge.model.findings import Finding
+from bridge.model.objects import ObjectKind, SourceObject
 from bridge.model.options import Options
 from bridge.model.table import TableName
 from bridge.ports import Notice
 
-__all__ = ["concerned", "literal", "matches", "select", "targets"]
+__all__ = ["concerned", "literal", "matches", "select", "select_objects", "targets"]
 
 _MEANING = {"**": ".*", "*": "[^.]*", "?": "[^.]"}
 
@@ -42,6 +43,16 @@ def concerned(notices: Sequence[Notice], options: Options) -> list[Finding]:
     return [each.finding for each in notices if _concerns(each.name, options)]
 
 
+def select_objects(objects: Sequence[SourceObject], options: Options) -> list[SourceObject]:
+    """A view or macro as if it were a table, a schema when a selected table could lie in it."""
+    schemas = ObjectKind.SCHEMA
+    return [
+        each
+        for each in objects
+        if _concerns(TableName((each.name.name,), "") if each.kind is schemas else each.name, options)
+    ]
+
+
 def _concerns(name: TableName, options: Options) -> bool:
     if name.name:
         chosen = not options.tables or any(matches(name, each) for each in options.tables)
@@ -61,15 +72,17 @@ def _could_lie(inside: str, pattern: str) -> bool:
     return start.startswith(inside) or (plain < len(parts) and inside.startswith(start))
 
 
-def select(names: Sequence[TableName], options: Options) -> list[TableName]:
-    """The names that a pattern of --table matches (all without one) and none of --exclude; UsageError for no match."""
+def select(names: Sequence[TableName], options: Options, objects: Sequence[SourceObject] = ()) -> list[TableName]:
+    """The names that a pattern of --table matches (all without one) and none of --exclude; UsageError for no match,
+    also among the objects beside the tables."""
+    beside = [each.name for each in objects if each.kind is not ObjectKind.SCHEMA]
     for pattern in options.tables:
-        if not any(matches(name, pattern) for name in names):
+        if not any(matches(name, pattern) for name in (*names, *beside)):
             shown = ", ".join(map(str, names[:5])) + (" ..." if len(names) > 5 else "")
             raise UsageError(f"--table {pattern} matches no table of the source", hint=f"it has {shown or 'none'}")
     chosen = [name for name in names if not options.tables or any(matches(name, each) for each in options.tables)]
     left = [name for name in chosen if not any(matches(name, each) for each in options.exclude)]
-    if not left:
+    if not left and not select_objects(objects, options):
         raise UsageError("no table is selected", hint="--exclude leaves none" if names else "the source has none")
     return left
 

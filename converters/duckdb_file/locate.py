@@ -21,7 +21,7 @@ import duckdb
 from bridge.errors import Blocked, BridgeError, Conflict, Missing, Unanswered, Unreachable, UsageError
 from bridge.model.options import Options
 from bridge.model.paths import normalise, scheme
-from converters.parquet.sql import literal
+from converters.parquet.sql import identifier, literal
 
 __all__ = ["ALIAS", "KEY_VARIABLE", "File", "file_at", "opened", "state_of"]
 
@@ -122,8 +122,9 @@ def _check(file: File) -> None:
 
 
 @contextmanager
-def opened(file: File, expected: str | None = None) -> Iterator[duckdb.DuckDBPyConnection]:
-    """A DuckDB in memory, in UTC and within the memory limit, with the file attached READ_ONLY as catalog `source`.
+def opened(file: File, expected: str | None = None, alias: str | None = ALIAS) -> Iterator[duckdb.DuckDBPyConnection]:
+    """A DuckDB in memory, in UTC and within the memory limit, with the file attached READ_ONLY as catalog `source`, or
+    as `alias` (None: as DuckDB calls it by itself).
 
     Conflict when somebody else has it open for writing, or when it is in another state than the `expected` one.
     """
@@ -141,7 +142,10 @@ def opened(file: File, expected: str | None = None) -> Iterator[duckdb.DuckDBPyC
         connection = duckdb.connect(config=settings)
         try:
             connection.execute("SET TimeZone = 'UTC'; SET arrow_lossless_conversion = true")
-            _attach(connection, file)
+            if alias is None:  # leave the file every name that it may have, `memory` among them
+                own = identifier("bridge memory")
+                connection.execute(f"ATTACH ':memory:' AS {own}; USE {own}; DETACH memory")
+            _attach(connection, file, alias)
             if (_status(file.path), _status(file.wal)) != before:
                 raise _changed(file)
             yield connection
@@ -153,11 +157,12 @@ def _changed(file: File) -> Conflict:
     return Conflict(f"{file.path} was changed since it was read", hint="run it again when nobody writes to it")
 
 
-def _attach(connection: duckdb.DuckDBPyConnection, file: File) -> None:
+def _attach(connection: duckdb.DuckDBPyConnection, file: File, alias: str | None) -> None:
+    named = literal(file.path) + ("" if alias is None else f" AS {identifier(alias)}")
     key = os.environ.get(file.key_variable, "")
     try:
         try:
-            connection.execute(f"ATTACH {literal(file.path)} AS {ALIAS} (READ_ONLY, TYPE duckdb)")
+            connection.execute(f"ATTACH {named} (READ_ONLY, TYPE duckdb)")
         except duckdb.CatalogException as error:  # DuckDB's answer for an encrypted file without a key
             if not key:
                 raise Blocked(
@@ -166,9 +171,7 @@ def _attach(connection: duckdb.DuckDBPyConnection, file: File) -> None:
                     hint=f"put its key into the environment variable {file.key_variable}, or name another with "
                     "--source-option key_env=NAME",
                 ) from error
-            connection.execute(
-                f"ATTACH {literal(file.path)} AS {ALIAS} (READ_ONLY, TYPE duckdb, ENCRYPTION_KEY {literal(key)})"
-            )
+            connection.execute(f"ATTACH {named} (READ_ONLY, TYPE duckdb, ENCRYPTION_KEY {literal(key)})")
     except duckdb.Error as error:
         raise _failed(file, error, key) from None  # the statement held the key
 

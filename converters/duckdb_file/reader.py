@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import duckdb
@@ -14,6 +14,7 @@ import pyarrow as pa
 from bridge.errors import Unreachable
 from bridge.model.files import DATA_FILES, DELETED_ROWS, FileProblem, Files, StatsBatch
 from bridge.model.findings import Code, Finding
+from bridge.model.objects import Objects
 from bridge.model.options import Options
 from bridge.model.rewrite import DataFile, Equality
 from bridge.model.schema import Schema
@@ -21,8 +22,12 @@ from bridge.model.table import Commit, Table, TableName
 from bridge.model.types import Field, FieldId
 from bridge.ports import Notice, ProgressSink, Rows
 from converters.duckdb_file.casts import cast
+from converters.duckdb_file.defaults import with_defaults
 from converters.duckdb_file.layout import asked, check_names, partition_spec, sort_order
+from converters.duckdb_file.leftovers import read_leftovers
 from converters.duckdb_file.locate import ALIAS, File, file_at, opened, state_of
+from converters.duckdb_file.names import OwnName
+from converters.duckdb_file.objects import own_name, read_objects
 from converters.duckdb_file.place import TablePlace, table_name
 from converters.duckdb_file.types import Doubt, Mapper, doubts
 from converters.parquet.sql import identifier
@@ -38,6 +43,7 @@ class _Column:
     nullable: bool
     default: str | None
     generated: bool
+    comment: str
 
 
 class DuckDBSource:
@@ -50,7 +56,9 @@ class DuckDBSource:
         self._time = _changed_at(file)
         with opened(file, self._state) as connection:
             self._tables = {table_name(*each): each for each in _tables(connection)}
-            self._notices = tuple(_user_types(connection))
+            self._left = read_leftovers(connection, ALIAS)
+        with opened(file, self._state, alias=None) as connection:
+            self._own = own_name(connection, file)
         for option, texts in (("--partition-by", options.partition_by), ("--sort-by", options.sort_by)):
             check_names(option, texts, list(self._tables))
 
@@ -59,8 +67,12 @@ class DuckDBSource:
         return sorted(self._tables)
 
     def noticed(self) -> Sequence[Notice]:
-        """User-defined types."""
-        return self._notices
+        """Sequences and user-defined types."""
+        return self._left.beside
+
+    def objects(self) -> Objects:
+        """Its schemas, views and macros."""
+        return read_objects(self.file, self._state)
 
     def open(self, name: TableName) -> DuckDBTable:
         """A table's definition; columns whose type depends on their values are read."""
@@ -68,7 +80,8 @@ class DuckDBSource:
         place = TablePlace(self.file.path, schema, own, self._state)
         with opened(self.file, self._state) as connection:
             try:
-                return _table(connection, name, place, self.file, self._options, self._time)
+                made = _table(connection, name, place, self.file, self._options, self._time, self._own)
+                return made.with_findings(self._left.tables.get(name, ()))
             except duckdb.Error as error:
                 raise Unreachable(f"{name} cannot be read: {str(error).splitlines()[0]}") from error
 
@@ -87,30 +100,26 @@ def _tables(connection: duckdb.DuckDBPyConnection) -> list[tuple[str, str]]:
     return [(schema, name) for schema, name in connection.execute(query, [ALIAS]).fetchall()]
 
 
-def _user_types(connection: duckdb.DuckDBPyConnection) -> Iterator[Notice]:
-    query = "SELECT schema_name, type_name FROM duckdb_types() WHERE database_name = ? AND NOT internal ORDER BY ALL"
-    for schema, name in connection.execute(query, [ALIAS]).fetchall():
-        connection.execute(f"USE {ALIAS}.{identifier(schema)}")  # CAST takes no name with a catalog
-        [stands_for] = connection.sql(f"SELECT CAST(NULL AS {identifier(name)})").types
-        statement = f"CREATE TYPE {identifier(schema)}.{identifier(name)} AS {stands_for}"
-        named = table_name(schema, name)
-        yield Notice(named, Finding(Code.USER_TYPE, str(named), f"the type is not carried: {statement}"))
-    connection.execute("USE memory")
-
-
 def _columns(connection: duckdb.DuckDBPyConnection, place: TablePlace) -> list[_Column]:
     where = "database_name = ? AND schema_name = ? AND table_name = ?"
     given = [ALIAS, place.schema, place.table]
     query = (
-        "SELECT column_name, is_nullable, column_default, data_type FROM duckdb_columns() "
+        "SELECT column_name, is_nullable, column_default, data_type, comment FROM duckdb_columns() "
         f"WHERE {where} ORDER BY column_index"
     )
     found = connection.execute(query, given).fetchall()
-    [(statement,)] = connection.execute(f"SELECT sql FROM duckdb_tables() WHERE {where}", given).fetchall()
+    statement = _statement(connection, place)
     return [
-        _Column(name, nullable, default, default is not None and _is_generated(statement, name, type_))
-        for name, nullable, default, type_ in found
+        _Column(name, nullable, default, default is not None and _is_generated(statement, name, type_), comment or "")
+        for name, nullable, default, type_, comment in found
     ]
+
+
+def _statement(connection: duckdb.DuckDBPyConnection, place: TablePlace, what: str = "sql") -> str:
+    where = "database_name = ? AND schema_name = ? AND table_name = ?"
+    query = f"SELECT {what} FROM duckdb_tables() WHERE {where}"
+    [(found,)] = connection.execute(query, [ALIAS, place.schema, place.table]).fetchall()
+    return str(found or "")
 
 
 def _is_generated(statement: str, name: str, type_: str) -> bool:
@@ -134,6 +143,7 @@ def _table(
     file: File,
     options: Options,
     time: int,
+    own: OwnName,
 ) -> DuckDBTable:
     columns = _columns(connection, place)
     types = connection.sql(f"FROM {place.sql} LIMIT 0").types
@@ -145,14 +155,20 @@ def _table(
     count, unfit = _read(connection, place, open_)
     mapper = Mapper(str(name), dict(options.type_map), unfit)
     fields = tuple(
-        mapper.column(column.name, type_, not column.nullable) for column, type_ in zip(columns, types, strict=True)
+        replace(mapper.column(column.name, type_, not column.nullable), doc=column.comment)
+        for column, type_ in zip(columns, types, strict=True)
     )
     findings = [*mapper.findings]
+    fields, said = with_defaults(
+        connection, str(name), fields, [None if each.generated else each.default for each in columns], own
+    )
+    findings += said
     findings += [
         Finding(
             Code.GENERATED_COLUMN,
             str(name),
             f"column {each.name} keeps its values, not its expression: {each.default}",
+            text=_statement(connection, place),
         )
         for each in columns
         if each.generated
@@ -175,6 +191,7 @@ def _table(
         commits=(Commit(place.state, time, time, 0, "import", rows=count),),
         updated=time,
         last_column_id=FieldId(mapper.last),
+        properties={"comment": said_of} if (said_of := _statement(connection, place, "comment")) else {},
         findings=tuple(findings),
         imported=True,
     )
@@ -215,6 +232,11 @@ class DuckDBTable:
     @property
     def table(self) -> Table:
         return self._table
+
+    def with_findings(self, findings: Sequence[Finding]) -> DuckDBTable:
+        """The same with more to be said of it."""
+        table = replace(self._table, findings=(*self._table.findings, *findings))
+        return DuckDBTable(table, self._place, self._file, self._count, self._size)
 
     def files(self, progress: ProgressSink) -> Files:
         """One data file that has to be rewritten, none for a table without rows."""

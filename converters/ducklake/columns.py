@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Generic, TypeVar
 
 from bridge.model.schema import Placed, Schema, walk
-from bridge.model.types import Default, FieldId, NestedDefault
+from bridge.model.types import Default, Expression, FieldId, NestedDefault
 from converters.ducklake.identifiers import identifier
 from converters.ducklake.types import duckdb_type, type_name
 
@@ -31,11 +31,14 @@ class ColumnRow:
     default: str | None
     nulls_allowed: bool
     parent: int | None
+    is_expression: bool = False
 
     @property
     def default_type(self) -> str:
         """As DuckDB 1.5.5 writes it: nested columns carry no kind of default."""
-        return "" if self.type in ("struct", "list", "map") else "literal"
+        if self.type in ("struct", "list", "map"):
+            return ""
+        return "expression" if self.is_expression else "literal"
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +53,7 @@ class Span(Generic[Value]):
 
 def default_text(default: Default | None) -> str | None:
     """A default as the catalog's text: bytes as \\x pairs, which is how DuckDB reads a BLOB from text."""
-    if default is None or isinstance(default, NestedDefault):
+    if default is None or isinstance(default, NestedDefault | Expression):
         return None
     return default if isinstance(default, str) else "".join(f"\\x{byte:02X}" for byte in default)
 
@@ -68,13 +71,20 @@ def column_rows(schema: Schema, chosen: Mapping[str, str]) -> dict[int, ColumnRo
             default=_write_default(each),
             nulls_allowed=not each.field.required or each.parent is not None,
             parent=None if each.parent is None else int(each.parent),
+            is_expression=_is_expression(each),
         )
         for each in placed
     }
 
 
+def _is_expression(place: Placed) -> bool:
+    return place.parent is None and isinstance(place.field.write_default, Expression)
+
+
 def _write_default(place: Placed) -> str | None:
     """Only top-level columns have one, and the text NULL means none."""
+    if isinstance(place.field.write_default, Expression) and place.parent is None:
+        return place.field.write_default.text
     text = default_text(place.field.write_default)
     return None if place.parent is not None or text == "NULL" else text
 

@@ -16,17 +16,17 @@ from bridge.errors import BridgeError
 from bridge.ports import Rows
 from converters.ducklake.catalog.places import Place
 from converters.ducklake.extensions import needed
-from converters.ducklake.identifiers import identifier
+from converters.ducklake.identifiers import identifier, literal
 
-__all__ = ["Answer", "ask", "compare_rows"]
+__all__ = ["Answer", "ask", "compare_rows", "try_statements"]
 
 Answer = list[list[str | None]] | BridgeError
 """Rows with every value as text, or DuckDB's error."""
 
 
-def _run(place: Place, asked: Mapping[str, object]) -> dict[str, list[dict[str, object]]]:
+def _run(place: Place, asked: Mapping[str, object], attach: str = "") -> dict[str, list[dict[str, object]]]:
     """Secrets go by standard input and the environment, never by the command line; answers come back without them."""
-    attach = place.statement("READ_ONLY", whole=True)
+    attach = attach or place.statement("READ_ONLY", whole=True)
     ran = subprocess.run(
         [sys.executable, "-m", "converters.ducklake.asking"],
         input=json.dumps({"attach": attach, "extensions": needed(place.backend), **asked}),
@@ -50,6 +50,18 @@ def ask(place: Place, queries: Sequence[str], objects: bool = False) -> list[Ans
     said = _run(place, {"objects": objects, "queries": list(queries)})
     return [
         cast(list[list[str | None]], each["rows"]) if "rows" in each else BridgeError(place.hide(str(each["error"])))
+        for each in said["answers"]
+    ]
+
+
+def try_statements(place: Place, alias: str, statements: Sequence[str]) -> list[Answer]:
+    """What DuckDB says to each statement on a lake in a file, attached for writing; names find nothing of Python's."""
+    attach = (
+        f"SET python_enable_replacements = false; ATTACH {literal(f'ducklake:{place.path}')} AS {identifier(alias)}"
+    )
+    said = _run(place, {"objects": False, "queries": list(statements)}, attach)
+    return [
+        cast(list[list[str | None]], each["rows"]) if "rows" in each else BridgeError(str(each["error"]))
         for each in said["answers"]
     ]
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import shlex
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
@@ -13,18 +14,21 @@ import numpy as np
 from bridge.errors import Blocked, BridgeError, Conflict, Unreachable, UsageError
 from bridge.model.files import Files
 from bridge.model.findings import Code, Finding
+from bridge.model.objects import Macro, ObjectKind, Objects, View
 from bridge.model.options import Options
 from bridge.model.paths import is_within
 from bridge.model.rewrite import Settings
 from bridge.model.rewrite import Target as TargetFiles
 from bridge.model.table import Table, TableName
-from bridge.ports import Check, CommitResult, ProgressSink, Rows, TableWrite, TargetTable
+from bridge.ports import Check, CommitResult, Fitted, ObjectWrite, ProgressSink, Rows, TableWrite, TargetTable
 from converters.ducklake.catalog import reads
 from converters.ducklake.catalog.commit import NewLake, write_tables
 from converters.ducklake.catalog.folders import table_folder
+from converters.ducklake.catalog.objects import held_objects, schema_of, standing
 from converters.ducklake.catalog.session import Place, Session, exists, parse_place, session, with_retry
 from converters.ducklake.columns import column_rows
 from converters.ducklake.extensions import connect, needed, packaged
+from converters.ducklake.fitting import fit_objects
 from converters.ducklake.identifiers import literal, qualified
 from converters.ducklake.partition import written_layout
 from converters.ducklake.remote import needs_objects, setup_words
@@ -161,16 +165,28 @@ class DuckLakeTarget:
             "choose another catalog file or --data-path",
         )
 
-    def commit(self, writes: Sequence[TableWrite], progress: ProgressSink) -> CommitResult:
-        """All tables in one transaction. A new file is built beside its place and linked there when complete."""
+    def fit(self, tables: Sequence[tuple[TableName, Table]], objects: Sequence[ObjectWrite], found: Objects) -> Fitted:
+        """In a lake of its own in a temporary directory; the lake itself is only asked which names it has."""
+        with self._looking() as opened:
+            held = {} if opened is None else held_objects(opened)
+            known = ["main"] if opened is None else list(reads.schemas(opened))
+        stands = [standing(held, known, each) for each in objects]
+        return fit_objects(tables, objects, stands, found, self._chosen)
+
+    def commit(
+        self, writes: Sequence[TableWrite], progress: ProgressSink, objects: Sequence[ObjectWrite] = ()
+    ) -> CommitResult:
+        """All tables and objects in one transaction. A new file is built beside its place and linked there when
+        complete."""
+        now = time.time_ns() // 1000
         if self._existed or self.place.is_server:
-            return with_retry(lambda: self._in_place(writes, progress))
+            return with_retry(lambda: self._in_place(writes, progress, objects, now))
         building = Place(self.place.backend, f"{self.place.path}.bridge-{os.getpid()}")
         new = NewLake(self.data_path, _CREATED_BY)
         linked, opened = False, None
         try:
             with session(building, create=True) as opened:
-                written, findings = write_tables(opened, writes, new, self._chosen, self._limit, progress)
+                written, findings = write_tables(opened, writes, new, self._chosen, self._limit, progress, objects, now)
             if os.path.exists(f"{building.path}.wal"):
                 raise Unreachable(f"{building.path} could not be written completely", hint="check the free disk space")
             _sync(building.path)
@@ -186,13 +202,15 @@ class DuckLakeTarget:
             if opened is not None and not linked:
                 opened.remove_files()
         _sync(os.path.dirname(self.place.path))
-        return CommitResult(tuple(written), tuple(findings))
+        return CommitResult(tuple(written), tuple(findings), tuple(objects))
 
-    def _in_place(self, writes: Sequence[TableWrite], progress: ProgressSink) -> CommitResult:
+    def _in_place(
+        self, writes: Sequence[TableWrite], progress: ProgressSink, objects: Sequence[ObjectWrite], now: int
+    ) -> CommitResult:
         new = None if self._existed else NewLake(self.data_path, _CREATED_BY)
         with session(self.place, create=new is not None, write=True) as opened:
-            written, findings = write_tables(opened, writes, new, self._chosen, self._limit, progress)
-        return CommitResult(tuple(written), tuple(findings))
+            written, findings = write_tables(opened, writes, new, self._chosen, self._limit, progress, objects, now)
+        return CommitResult(tuple(written), tuple(findings), tuple(objects))
 
     def files_of(self, name: TableName, table: Table, plan: str) -> TargetFiles:
         """Parquet as the lake's own settings want it, in a directory of the plan below the table's."""
@@ -271,6 +289,22 @@ class DuckLakeTarget:
                 checks.append(Check(what))
         return checks
 
+    def verify_objects(self, objects: Sequence[ObjectWrite]) -> Sequence[Check]:
+        """Each view is bound, each macro and schema is found, as DuckDB sees the lake from outside."""
+        asked = [(f"{each.object.kind.value} {each.name}", *_seen(each)) for each in objects]
+        try:
+            answers = ask(self.place, ["USE lake", *(query for _, query, _ in asked)])[1:] if asked else []
+        except BridgeError as error:
+            return [Check("DuckDB opens the lake", error.message)]
+        checks = []
+        for (what, _, count), answer in zip(asked, answers, strict=True):
+            if isinstance(answer, BridgeError):
+                checks.append(Check(what, answer.message))
+            else:
+                right = count is None or answer == [[str(count)]]
+                checks.append(Check(what, "" if right else f"DuckDB finds {_short(answer)} of {count} overloads"))
+        return checks
+
     def _in_objects(self, writes: Sequence[TableWrite]) -> bool:
         paths = (path for write in writes for path in write.files.table.column("path").unique().to_pylist())
         return needs_objects((self.data_path, *paths))
@@ -322,12 +356,19 @@ class DuckLakeTarget:
         locator = shlex.quote(f"ducklake:{self.place.attach}")
         if self.place.is_server and self.place.schema != "public":
             names = f"--metadata-schema {shlex.quote(self.place.schema)} {names}"
-        first = writes[0].name
+        first = writes[0].name if writes else None
         loads = _load_lines(self.place.backend) + (setup_words() if self._in_objects(writes) else "")
         said = [
             f"open it:    {loads}{self.place.statement()};",
-            f"try it:     SELECT * FROM {qualified('lake', *(first.namespace or ('main',)), first.name)} LIMIT 10;",
         ]
+        if result.objects:
+            made = len(result.objects)
+            said.append(f"beside:     {made} schemas, views and macros were made; release leaves them, DROP takes them")
+        if first is None:
+            return said
+        said.append(
+            f"try it:     SELECT * FROM {qualified('lake', *(first.namespace or ('main',)), first.name)} LIMIT 10;"
+        )
         if imported:
             said.append("imported:   the files are the lake's own; nothing of the source is used any more.")
         elif shared and self.place.backend != "duckdb":
@@ -369,6 +410,27 @@ def _load_lines(backend: str) -> str:
     """LOAD statements for extensions that lie in a package, where DuckDB does not look by itself."""
     paths = [packaged(name) for name in needed(backend)]
     return "".join(f"LOAD {literal(str(path))}; " for path in paths if path is not None)
+
+
+def _seen(each: ObjectWrite) -> tuple[str, int | None]:
+    """A question that shows an object, and the number that it has to answer."""
+    schema = literal(schema_of(each.name))
+    match each.object.definition:
+        case View():
+            return f"DESCRIBE SELECT * FROM {qualified('lake', schema_of(each.name), each.name.name)}", None
+        case Macro(overloads):
+            kind = "table_macro" if each.object.kind is ObjectKind.TABLE_MACRO else "macro"
+            return (
+                f"SELECT count(*) FROM duckdb_functions() WHERE database_name = 'lake' AND function_type = '{kind}' "
+                f"AND lower(schema_name) = lower({schema}) AND lower(function_name) = lower({literal(each.name.name)})",
+                len(overloads),
+            )
+        case _:
+            return (
+                "SELECT count(*) FROM duckdb_schemas() WHERE database_name = 'lake' "
+                f"AND lower(schema_name) = lower({literal(each.name.name)})",
+                1,
+            )
 
 
 def _short(rows: Sequence[Sequence[str | None]]) -> str:

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 
 from bridge.errors import Missing, Unreachable, UsageError
 from bridge.model.findings import Code, Finding
+from bridge.model.objects import Objects
 from bridge.model.options import Options
 from bridge.model.paths import apply_map
 from bridge.model.table import TableName
@@ -38,6 +39,10 @@ class CatalogSource:
     def tables(self) -> Sequence[TableName]:
         """Every table of every namespace."""
         return self._names
+
+    def objects(self) -> Objects:
+        """None that a lake could hold; views of a catalog are noticed."""
+        return Objects()
 
     def noticed(self) -> Sequence[Notice]:
         """Views, tables of other formats, namespaces and what could not be listed."""

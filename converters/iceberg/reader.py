@@ -9,6 +9,7 @@ from datetime import UTC, datetime, timedelta
 from bridge.errors import Blocked, Missing, Unreachable, UsageError
 from bridge.model.files import Files
 from bridge.model.findings import Code, Finding
+from bridge.model.objects import Objects
 from bridge.model.options import Options
 from bridge.model.paths import is_within
 from bridge.model.table import TableName
@@ -73,6 +74,10 @@ class IcebergSource:
     def tables(self) -> Sequence[TableName]:
         """The one table, or all of the warehouse."""
         return sorted(self._paths)
+
+    def objects(self) -> Objects:
+        """None that a lake could hold; views of a catalog are noticed."""
+        return Objects()
 
     def noticed(self) -> Sequence[Notice]:
         """A directory is known by its tables alone."""

@@ -46,6 +46,6 @@ class RewriteTask:
 CLASSES = (
     *(Name, DataFile, Settings, SortKey, PartitionKey, Target, RewriteTask),
     *(types.Leaf, types.Unit, types.Decimal, types.Fixed, types.Time, types.Timestamp, types.Geo),
-    *(types.UnknownType, types.ListOf, types.MapOf, types.Struct, types.NestedDefault, types.Field),
+    *(types.UnknownType, types.ListOf, types.MapOf, types.Struct, types.NestedDefault, types.Expression, types.Field),
 )
 CODEC = Codec(CLASSES)

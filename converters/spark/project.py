@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from bridge.errors import Blocked, Unreachable
-from bridge.model.types import ColumnType, Default, Field, ListOf, MapOf, NestedDefault, Struct
+from bridge.model.types import ColumnType, Default, Expression, Field, ListOf, MapOf, NestedDefault, Struct
 from converters.parquet.sql import arrow_type, duckdb_type
 from converters.spark.casts import Mismatch, cast, check
 from converters.spark.plan import DataFile, Name
@@ -212,7 +212,7 @@ def _constant(field: Field, text: Default | None) -> pa.Scalar | None:
     """A value from its text, as DuckDB reads it (a lake's own defaults are read so too)."""
     if text is None:
         return None
-    if isinstance(text, NestedDefault):
+    if isinstance(text, NestedDefault | Expression):
         raise Blocked(f"column {field.name}: the default {text.text} cannot be filled in", code="nested-default")
     if isinstance(text, bytes):
         return pa.scalar(text, pa.binary())

@@ -17,12 +17,13 @@ import sqlalchemy as sa
 from bridge.errors import Conflict
 from bridge.model.findings import Code, Finding
 from bridge.model.table import Table
-from bridge.ports import ProgressSink, TableWrite, Written
+from bridge.ports import ObjectWrite, ProgressSink, TableWrite, Written
 from converters.ducklake.catalog import guard, reads
 from converters.ducklake.catalog.definition import define
 from converters.ducklake.catalog.deletes import write_deletes
 from converters.ducklake.catalog.folders import directory, table_folder
 from converters.ducklake.catalog.job import Ids, Job, Rows, Snapshot, job_of
+from converters.ducklake.catalog.objects import add_objects, add_schema
 from converters.ducklake.catalog.reads import Head
 from converters.ducklake.catalog.registration import register
 from converters.ducklake.catalog.session import Session, create_all
@@ -58,8 +59,11 @@ def write_tables(
     chosen: Mapping[str, str],
     limit: int,
     progress: ProgressSink,
+    objects: Sequence[ObjectWrite] = (),
+    time: int = 0,
 ) -> tuple[list[Written], list[Finding]]:
-    """Insert everything that the writes need; Conflict when the lake is not as they were planned for.
+    """Insert everything that the writes and the objects need, which become visible with the last snapshot (at `time`
+    when there is no table); Conflict when the lake is not as they were planned for.
 
     `limit` is how many deleted positions of a table stay rows of the catalog.
     """
@@ -69,12 +73,12 @@ def write_tables(
     known = {} if new else {(each.schema.casefold(), each.name.casefold()): each for each in reads.live_tables(session)}
     if new:
         create_all(session)
-        first = min(time for job in jobs for time, _ in job.events)
+        first = min((at for job in jobs for at, _ in job.events), default=time)
         head = Head(0, first - 1, 0, 1, 0)
         _root(rows, head, new)
     else:
         head = reads.head(session)
-    snapshots = _snapshots(jobs, head)
+    snapshots = _snapshots(jobs, head) or [Snapshot(head.snapshot + 1, max(time, head.time + 1), time)]
     ids = Ids(head.next_catalog_id, head.next_file_id)
     schemas = {"main": 0} if new else reads.schemas(session)
     for job in sorted(jobs, key=lambda job: job.first.id):  # a schema begins with its first table
@@ -82,6 +86,7 @@ def write_tables(
         job.folder = table_folder(
             session, new.data_path if new else reads.settings(session)["data_path"], job.write.name
         )
+    add_objects(session, rows, objects, ids, schemas, snapshots[-1])
     registered = []
     renderer = Renderer()
     for job in jobs:
@@ -175,23 +180,7 @@ def _open_table(
         raise Conflict(f"{write.name} was created in {session.place.path} meanwhile", hint="choose a name with --as")
     begin = job.first
     begin.alters = True
-    by_case = {each.casefold(): each for each in schemas}
-    if schema_name.casefold() in by_case:
-        schema_name = by_case[schema_name.casefold()]
-    else:
-        schemas[schema_name] = ids.next()
-        made = uuid.uuid5(uuid.NAMESPACE_URL, f"{session.place.path}#{schema_name}")
-        rows.add(
-            "schema",
-            schemas[schema_name],
-            str(made),
-            begin.id,
-            None,
-            schema_name,
-            directory(schema_name),
-            True,
-        )
-        begin.changes.append(f"created_schema:{identifier(schema_name)}")
+    schema_name = add_schema(session, rows, schema_name, ids, schemas, begin)
     job.table_id = ids.next()
     begin.changes.append(f"created_table:{identifier(schema_name)}.{identifier(name)}")
     rows.add(

@@ -247,6 +247,7 @@ def columns(session: Session, table_id: int) -> dict[int, ColumnRow]:
             default=None if row[5] in (None, "NULL") and row[6] != "expression" else row[5],
             nulls_allowed=bool(row[7]),
             parent=row[8],
+            is_expression=row[6] == "expression",
         )
         for row in rows
     }
