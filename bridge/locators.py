@@ -28,7 +28,8 @@ def parse_locator(text: str) -> Locator:
     format_, colon, rest = text.partition(":")
     if not colon or format_ not in FORMATS:
         raise UsageError(
-            f"{shown(text)!r} is not a locator", hint="write iceberg:PATH, iceberg-catalog:NAME or ducklake:FILE"
+            f"{shown(text)!r} is not a locator",
+            hint="write iceberg:PATH, iceberg-catalog:NAME, duckdb:FILE or ducklake:FILE",
         )
     if not rest:
         raise UsageError(

@@ -32,6 +32,7 @@ import duckdb
 from converters.parquet.extensions import load
 file, lake, limit = sys.argv[1:]
 connection = duckdb.connect(config={"memory_limit": limit})
+connection.execute("SET enable_progress_bar = false")
 load(connection, "ducklake")
 connection.execute(f"ATTACH '{file}' AS source (READ_ONLY)")
 connection.execute(f"ATTACH 'ducklake:{lake}' AS lake (DATA_PATH '{lake}.files/')")

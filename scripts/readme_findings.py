@@ -1,4 +1,4 @@
-"""Writes the table of findings into the README, or with --check fails when it is not what the code says."""
+"""Writes the tables of findings and of DuckDB's types into the README, or with --check fails when they are stale."""
 
 from __future__ import annotations
 
@@ -6,15 +6,32 @@ import sys
 from pathlib import Path
 
 from bridge.model.findings import Code
+from converters.duckdb_file.types import MAPPINGS
 
 README = Path(__file__).resolve().parents[1] / "README.md"
-START, END = "<!-- findings -->", "<!-- end of findings -->"
 
 
-def table() -> str:
-    """The table as Markdown."""
+def findings() -> list[str]:
+    """Every code, as Markdown."""
     rows = [f"| `{code.text}` | {_severity(code)} | {code.meaning} |" for code in Code]
-    return "\n".join([START, "", "| code | severity | meaning |", "|---|---|---|", *rows, "", END])
+    return ["| code | severity | meaning |", "|---|---|---|", *rows]
+
+
+def types() -> list[str]:
+    """What DuckDB's types become, as Markdown."""
+    rows = [
+        f"| `{kind}` | `{choice.name}` | {choice.values} | {choice.code.severity.value if choice.code else ''} |"
+        for kind, mapping in MAPPINGS.items()
+        for choice in mapping.choices
+    ]
+    return ["| from | to | which is | finding |", "|---|---|---|---|", *rows]
+
+
+def between(text: str, name: str, rows: list[str]) -> str:
+    """The text with a table between its marks."""
+    start, end = f"<!-- {name} -->", f"<!-- end of {name} -->"
+    head, _, rest = text.partition(start)
+    return head + "\n".join([start, "", *rows, "", end]) + rest.partition(end)[2]
 
 
 def _severity(code: Code) -> str:
@@ -25,12 +42,10 @@ def _severity(code: Code) -> str:
 def main() -> None:
     """Compare or write."""
     text = README.read_text()
-    head, _, rest = text.partition(START)
-    tail = rest.partition(END)[2] if END in rest else rest
-    made = head + table() + tail
+    made = between(between(text, "findings", findings()), "types", types())
     if "--check" in sys.argv:
         if made != text:
-            sys.exit("README.md: the table of findings is stale, run scripts/readme_findings.py")
+            sys.exit("README.md: a table is stale, run scripts/readme_findings.py")
         return
     README.write_text(made)
 
