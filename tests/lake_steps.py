@@ -70,9 +70,7 @@ def life(seed: int, steps: int = 40) -> Iterator[str]:
         )[0]
 
         def insert(count: int, table: _Table = table, t: str = t) -> str:
-            values = ", ".join(
-                "i::INTEGER" if column == "id" else _value(table, column) for column in table.columns
-            )
+            values = ", ".join("i::INTEGER" if column == "id" else _value(table, column) for column in table.columns)
             first, table.next = table.next, table.next + count
             return f"INSERT INTO {t} SELECT {values} FROM range({first}, {table.next}) r(i)"
 
@@ -93,10 +91,7 @@ def life(seed: int, steps: int = 40) -> Iterator[str]:
                     f"WHERE id BETWEEN {low} AND {low + dice.randint(0, 6)}"
                 )
             case "merge":
-                yield (
-                    f"MERGE INTO {t} USING (SELECT {low} AS id) AS s ON {t}.id = s.id "
-                    f"WHEN MATCHED THEN DELETE"
-                )
+                yield (f"MERGE INTO {t} USING (SELECT {low} AS id) AS s ON {t}.id = s.id WHEN MATCHED THEN DELETE")
             case "add":
                 number += 1
                 column, type_ = f"n{number}", dice.choice(list(_VALUES))

@@ -192,8 +192,12 @@ def _rows(
         if key:
             first = opened.table.schemas[opened.table.commits[row["begin"]].schema]
             levels = tuple(_of_field(each) for each in first.fields)
-            names = [each[0] for each in connection.execute(
-                f"DESCRIBE FROM read_parquet({literal(row['path'])}{options})").fetchall()]
+            names = [
+                each[0]
+                for each in connection.execute(
+                    f"DESCRIBE FROM read_parquet({literal(row['path'])}{options})"
+                ).fetchall()
+            ]
         else:
             arrow = pq.read_schema(row["path"])
             names = arrow.names
