@@ -81,7 +81,7 @@ def truth(attach: str, options: str = "READ_ONLY", cwd: Path = ROOT) -> Truth:
         env={**__import__("os").environ, "PYTHONPATH": str(ROOT)},
     )
     assert ran.returncode == 0, ran.stderr[-2000:]
-    snapshots, uuids, tables = json.loads(ran.stdout)
+    snapshots, uuids, tables = json.loads(ran.stdout.splitlines()[-1])  # DuckDB prints its progress
     found = {(schema, name): {int(key): value for key, value in states.items()} for schema, name, states in tables}
     return Truth(tuple(snapshots), frozenset(uuids), found)
 

@@ -11,7 +11,7 @@ import re
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import duckdb
 import pyarrow as pa
@@ -25,7 +25,7 @@ from bridge.model.types import FieldId
 from bridge.ports import ProgressSink
 from converters import storage
 from converters.ducklake.catalog.history import Definition, LakeState, definition, lake_state
-from converters.ducklake.catalog.inlined import columns_of_version, held_rows
+from converters.ducklake.catalog.inlined import columns_of_version, held_rows, levels_of
 from converters.ducklake.catalog.overlay import Overlay
 from converters.ducklake.catalog.session import Place, Session, parse_place, session, with_retry
 from converters.ducklake.encrypted import encryption
@@ -53,13 +53,21 @@ class _Relation:
     row_id: str = ""
 
 
+@dataclass(frozen=True, slots=True)
+class _Encrypted:
+    """The key of a file, and the columns of the snapshot in which it begins: its footer is encrypted too."""
+
+    key: str = field(repr=False)
+    levels: tuple[Level, ...] = ()
+
+
 class LakeEngine:
     """Rewriting for tables of a lake."""
 
     def __init__(self, place: Place, options: Options) -> None:
         self._place = place
         self._options = options
-        self._keys: Mapping[str, str] | None = None
+        self._encrypted: Mapping[str, _Encrypted] | None = None
         self._read: tuple[LakeState, dict[int, Definition]] | None = None
 
     def rewrite(
@@ -126,11 +134,8 @@ class LakeEngine:
         if found is None:
             raise Blocked(f"{each.path} names no rows of a lake", code="metadata-unreadable")
         table_id, begin = int(found["id"]), int(found["begin"])
-        state, definitions = self._read or (lake_state(opened), {})
-        self._read = state, definitions
-        if table_id not in definitions:
-            definitions[table_id] = definition(opened, state, table_id)
-        columns = columns_of_version(opened, definitions[table_id], table_id, int(found["version"]), begin)
+        known = self._definition(opened, table_id)
+        columns = columns_of_version(opened, known, table_id, int(found["version"]), begin)
         with held_rows(opened, found["table"], begin, columns) as held:
             [consecutive] = held.connection.execute(
                 f"SELECT max(row_id) - min(row_id) + 1 = count(*) FROM {held.sql}"
@@ -139,16 +144,17 @@ class LakeEngine:
 
     def _parquet(self, connection: duckdb.DuckDBPyConnection, each: DataFile) -> _Relation:
         options = ", hive_partitioning = false"
-        if each.format == ENCRYPTED:
-            options += f", {encryption(self._key(each.path))}"
+        secret = self._secret(each.path) if each.format == ENCRYPTED else None
+        if secret is not None:
+            options += f", {encryption(secret.key)}"
         told = f"read_parquet({literal(each.path)}{options}, file_row_number = true)"
         names = [name for name, *_ in connection.execute(f"DESCRIBE FROM {told}").fetchall()]
         levels = (
             tuple(map(_named, each.names))
             if each.names is not None
-            else _encrypted_levels(connection, each.path, options)
-            if each.format == ENCRYPTED
             else _levels(each.path)
+            if secret is None
+            else secret.levels
         )
         constants = "".join(
             f", {'NULL' if value is None else literal(str(value))} AS {identifier(f'constant {id_}')}"
@@ -159,16 +165,29 @@ class LakeEngine:
         row_id = identifier(ROW_ID) if ROW_ID in names else ""
         return _Relation(connection, f"(SELECT *{constants} FROM {told} ORDER BY file_row_number)", levels, row_id)
 
-    def _key(self, path: str) -> str:
-        """The key of an encrypted file, found by its name, which has a uuid."""
-        if self._keys is None:
+    def _secret(self, path: str) -> _Encrypted:
+        """What the catalog says of an encrypted file, found by its name, which has a uuid."""
+        if self._encrypted is None:
             with session(self._place) as opened:
-                rows = Overlay(opened).rows("data_file", "path", "encryption_key")
-            self._keys = {stored.rsplit("/", 1)[-1]: key for stored, key in rows if key}
-        found = self._keys.get(path.rsplit("/", 1)[-1])
+                self._encrypted = dict(self._secrets(opened))
+        found = self._encrypted.get(path.rsplit("/", 1)[-1])
         if found is None:
             raise Unreachable(f"encrypted file {path}: the catalog holds no key for it")
         return found
+
+    def _secrets(self, opened: Session) -> Iterator[tuple[str, _Encrypted]]:
+        rows = Overlay(opened).rows("data_file", "path", "encryption_key", "table_id", "begin_snapshot")
+        for path, key, table_id, begin in rows:
+            if key:
+                columns = [each for each in self._definition(opened, table_id).columns if each.live(begin)]
+                yield path.rsplit("/", 1)[-1], _Encrypted(key, levels_of(columns))
+
+    def _definition(self, opened: Session, table_id: int) -> Definition:
+        state, definitions = self._read or (lake_state(opened), {})
+        self._read = state, definitions
+        if table_id not in definitions:
+            definitions[table_id] = definition(opened, state, table_id)
+        return definitions[table_id]
 
     def resolve(self, plan: str, equality: Equality, progress: ProgressSink, what: str) -> pa.Table:
         """A lake has no equality deletes."""
@@ -229,21 +248,6 @@ def _level(field: pa.Field) -> Level:
     elif pa.types.is_list(type_) or pa.types.is_large_list(type_):
         below = [type_.value_field]
     return Level(None if id_ is None else int(id_), field.name, tuple(map(_level, below)))
-
-
-def _encrypted_levels(connection: duckdb.DuckDBPyConnection, path: str, options: str) -> tuple[Level, ...]:
-    """What an encrypted file holds, by its own ids; a level's children follow it."""
-    query = f"SELECT name, field_id, coalesce(num_children, 0) FROM parquet_schema({literal(path)}{options})"
-    rows = iter(connection.execute(query.replace(", hive_partitioning = false", "")).fetchall())
-
-    def made() -> Level:
-        name, id_, count = next(rows)
-        below = tuple(made() for _ in range(count))
-        if id_ is not None and len(below) == 1 and below[0].id is None and below[0].below:
-            below = below[0].below  # the middle group of a list or map
-        return Level(id_, name, below)
-
-    return made().below
 
 
 def open_engine(rest: str, options: Options, staging: str) -> LakeEngine:

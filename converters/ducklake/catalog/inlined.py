@@ -22,7 +22,7 @@ from converters.ducklake.columns import ColumnRow, sql_type
 from converters.ducklake.identifiers import identifier
 from converters.ducklake.projection import Level
 
-__all__ = ["Held", "columns_of_version", "held_rows"]
+__all__ = ["Held", "columns_of_version", "held_rows", "levels_of"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +55,7 @@ def held_rows(session: Session, name: str, begin: int, columns: Sequence[ColumnV
         for each in columns
     }
     top = sorted((each for each in columns if each.parent is None), key=lambda each: (each.order, each.id))
-    levels = tuple(_level(each, columns) for each in top)
+    levels = levels_of(columns)
     held = Overlay(session).probed(name)
     if missing := [each.name for each in top if each.name not in held.c]:
         raise Blocked(f"{name} of {session.place.attach} has no column {missing[0]}", code="metadata-unreadable")
@@ -95,6 +95,12 @@ def _plain(value: object, type_: str) -> str | bytes | None:
     if isinstance(value, bytes | memoryview | bytearray):
         return bytes(value).decode()
     return str(value)
+
+
+def levels_of(columns: Sequence[ColumnVersion]) -> tuple[Level, ...]:
+    """Columns, of every level, as rows under them hold them."""
+    top = sorted((each for each in columns if each.parent is None), key=lambda each: (each.order, each.id))
+    return tuple(_level(each, columns) for each in top)
 
 
 def _level(column: ColumnVersion, columns: Sequence[ColumnVersion]) -> Level:
