@@ -10,6 +10,7 @@ import sqlite3
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -292,6 +293,42 @@ def test_catalog_with_a_write_ahead_log(tmp_path: Path) -> None:
     source = open_source(attach, Options())
     assert source.open(source.tables()[0]).files(Silent()).table.num_rows == 1
     assert sorted(os.listdir(tmp_path)) == before
+
+
+@contextmanager
+def read_only(directory: Path) -> Iterator[None]:
+    """A directory that cannot be written, not even by root."""
+    bind = subprocess.run(["mount", "--bind", directory, directory], capture_output=True, check=False)
+    if bind.returncode == 0:
+        subprocess.run(["mount", "-o", "remount,ro,bind", directory], check=True)
+    else:
+        directory.chmod(0o555)
+    try:
+        if os.access(directory, os.W_OK):
+            pytest.skip("no directory can be made read-only here")
+        yield
+    finally:
+        if bind.returncode == 0:
+            subprocess.run(["umount", directory], check=True)
+        directory.chmod(0o755)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["lake.ducklake", "lake.sqlite", "wal.sqlite"])
+def test_read_only_storage(kind: str, tmp_path: Path) -> None:
+    home = tmp_path / "home"
+    home.mkdir()
+    attach = f"{'sqlite:' if kind.endswith('sqlite') else ''}{home / kind}"
+    made(attach, ("CREATE TABLE lake.t (a INTEGER)", "INSERT INTO lake.t SELECT * FROM range(20)"))
+    if kind == "wal.sqlite":
+        with sqlite3.connect(home / kind) as catalog:
+            catalog.execute("PRAGMA journal_mode = WAL")
+        catalog.close()
+    with read_only(home):
+        source = open_source(attach, Options())
+        opened = source.open(source.tables()[0])
+        assert opened.files(Silent()).table.num_rows == 1
+        assert sum(batch.num_rows for batch in opened.rows("")) == 20
 
 
 @pytest.mark.slow
