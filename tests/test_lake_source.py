@@ -15,6 +15,8 @@ from pathlib import Path
 from typing import Any
 
 import duckdb
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from bridge.errors import Blocked, Conflict, UsageError
@@ -359,6 +361,43 @@ def test_postgres(running: Server, seed: int | None, tmp_path: Path) -> None:
     else:
         use(attach, list(life(seed)), options)
     assert Reading(attach).differences(truth(attach)) == []
+
+
+@pytest.mark.slow
+def test_files_of_foreign_writers_without_ids_are_blocked(tmp_path: Path) -> None:
+    attach = str(tmp_path / "lake.ducklake")
+    steps = ("CREATE TABLE lake.t (a INTEGER, b INTEGER)", "INSERT INTO lake.t SELECT i, 7 FROM range(20) r(i)")
+    made(attach, steps)
+    path = str(tmp_path / "foreign.parquet")
+    pq.write_table(pa.table({"x": pa.array(range(20), pa.int32()), "y": pa.array([7] * 20, pa.int32())}), path)
+    size, footer = os.path.getsize(path), int.from_bytes(Path(path).read_bytes()[-8:-4], "little")
+    with duckdb.connect(attach) as catalog:
+        catalog.execute(
+            "UPDATE ducklake_data_file SET path = ?, path_is_relative = false, file_size_bytes = ?, footer_size = ?",
+            [path, size, footer],
+        )
+    assert truth(attach).tables["main", "t"][2][1][1] == [1, "1", "7"], "DuckDB takes the columns by place"
+    source = open_source(attach, Options())
+    [problem] = source.open(source.tables()[0]).files(Silent()).problems
+    assert (problem.finding.code, problem.rows) == (Code.NO_FIELD_IDS, ())
+
+
+@pytest.mark.slow
+def test_files_with_snapshot_numbers_and_missing_files_are_told(tmp_path: Path) -> None:
+    attach = str(tmp_path / "lake.ducklake")
+    inserts = tuple(f"INSERT INTO lake.t SELECT {number} FROM range(20)" for number in range(3))
+    made(attach, ("CREATE TABLE lake.t (a INTEGER)", *inserts, "CALL ducklake_merge_adjacent_files('lake')", *inserts))
+    source = open_source(attach, Options())
+    opened = source.open(source.tables()[0])
+    files = opened.files(Silent())
+    rows = files.table.to_pylist()
+    merged = [number for number, row in enumerate(rows) if row["record_count"] == 60]
+    assert list(files.numbered) == merged
+    assert len(merged) == 3, "one piece for each snapshot that it serves otherwise"
+    assert [(rows[each]["begin"], rows[each]["end"]) for each in merged] == [(1, 2), (2, 3), (3, None)]
+    os.remove(rows[-1]["path"])
+    [problem] = opened.files(Silent()).problems
+    assert (problem.finding.code, problem.last, problem.finding.file_count) == (Code.FILE_MISSING, None, 1)
 
 
 VECTORS = (

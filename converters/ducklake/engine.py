@@ -61,13 +61,17 @@ class _Encrypted:
     levels: tuple[Level, ...] = ()
 
 
+_Made = tuple[dict[str, object], list[tuple[FieldId, pa.Table]]]
+"""A WRITTEN row but for its task, and the statistics of its columns."""
+
+
 class LakeEngine:
     """Rewriting for tables of a lake."""
 
     def __init__(self, place: Place, options: Options) -> None:
         self._place = place
         self._options = options
-        self._encrypted: Mapping[str, _Encrypted] | None = None
+        self._encrypted: Mapping[str, _Encrypted] = {}
         self._read: tuple[LakeState, dict[int, Definition]] | None = None
 
     def rewrite(
@@ -77,9 +81,8 @@ class LakeEngine:
         rows: list[dict[str, object]] = []
         stats: dict[FieldId, list[pa.Table]] = {}
         storage.make_directory(target.directory.rstrip("/"))
-        for number, each in enumerate(files):
-            progress.step(what, number, len(files))
-            row, found = with_retry(lambda each=each: self._one(each, target))  # type: ignore[misc]  # bound now
+        made = self._all(files, target, progress, what)
+        for number, (row, found) in enumerate(made):
             for id_, table in found:
                 place = table.schema.get_field_index("file")
                 stats.setdefault(id_, []).append(table.set_column(place, "file", pa.array([number], pa.int64())))
@@ -87,20 +90,44 @@ class LakeEngine:
         every = pa.Table.from_pylist(rows, schema=WRITTEN)
         return WrittenFiles(every, tuple((id_, pa.concat_tables(parts)) for id_, parts in stats.items()))
 
-    def _one(self, each: DataFile, target: Target) -> tuple[dict[str, object], list[tuple[FieldId, pa.Table]]]:
+    def _all(self, files: Sequence[DataFile], target: Target, progress: ProgressSink, what: str) -> list[_Made]:
+        """What is in the catalog in one session, then what is in files, with the catalog left alone."""
+        made: dict[int, _Made] = {}
+        inlined = [number for number, each in enumerate(files) if each.format == INLINED]
+
+        def held() -> None:
+            with session(self._place) as opened:
+                if any(each.format == ENCRYPTED for each in files):
+                    self._encrypted = dict(self._secrets(opened))
+                for number in inlined:
+                    progress.step(what, len(made), len(files))
+                    with self._inlined(opened, files[number]) as relation:
+                        made[number] = self._one(files[number], relation, target)
+
+        if inlined or any(each.format == ENCRYPTED for each in files):
+            with_retry(held)
+        for number, each in enumerate(files):
+            if number not in made:
+                progress.step(what, len(made), len(files))
+                with closing(connect()) as connection:
+                    if scheme(each.path):
+                        connect_objects(connection)
+                    made[number] = self._one(each, self._parquet(connection, each), target)
+        return [made[number] for number in range(len(files))]
+
+    def _one(self, each: DataFile, relation: _Relation, target: Target) -> _Made:
         name = f"{output_name(each.path)}-0.parquet"
         directory = target.directory.rstrip("/")
         aside = tempfile.mkdtemp(prefix="ducklake-bridge-") if scheme(directory) else directory
         local = f"{aside}/.{name}.part"
-        with self._relation(each) as relation:
-            try:
-                count = _write(relation, target, local)
-                found = measured(relation.connection, local, target.fields)
-            except duckdb.Error as error:
-                said = str(error).splitlines()[0]
-                raise Unreachable(
-                    f"{each.path}: its rows cannot be written: {said}", hint="correct the value at the source"
-                ) from error
+        try:
+            count = _write(relation, target, local)
+            found = measured(relation.connection, local, target.fields)
+        except duckdb.Error as error:
+            said = str(error).splitlines()[0]
+            raise Unreachable(
+                f"{each.path}: its rows cannot be written: {said}", hint="correct the value at the source"
+            ) from error
         each.check(count)
         size, footer = os.path.getsize(local), _footer_size(local)
         storage.put(local, f"{directory}/{name}")
@@ -116,17 +143,6 @@ class LakeEngine:
             "stats": [],
         }
         return row, found
-
-    @contextmanager
-    def _relation(self, each: DataFile) -> Iterator[_Relation]:
-        if each.format == INLINED:
-            with session(self._place) as opened, self._inlined(opened, each) as relation:
-                yield relation
-            return
-        with closing(connect()) as connection:
-            if scheme(each.path):
-                connect_objects(connection)
-            yield self._parquet(connection, each)
 
     @contextmanager
     def _inlined(self, opened: Session, each: DataFile) -> Iterator[_Relation]:
@@ -167,9 +183,6 @@ class LakeEngine:
 
     def _secret(self, path: str) -> _Encrypted:
         """What the catalog says of an encrypted file, found by its name, which has a uuid."""
-        if self._encrypted is None:
-            with session(self._place) as opened:
-                self._encrypted = dict(self._secrets(opened))
         found = self._encrypted.get(path.rsplit("/", 1)[-1])
         if found is None:
             raise Unreachable(f"encrypted file {path}: the catalog holds no key for it")

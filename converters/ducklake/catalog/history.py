@@ -28,6 +28,7 @@ __all__ = [
     "definition",
     "inlined_tables",
     "lake_state",
+    "snapshot_ids",
 ]
 
 
@@ -217,6 +218,11 @@ def lake_state(session: Session, at: int | None = None) -> LakeState:
         macros=tuple(each for each in _macros(catalog) if each.begin <= head),
         changes=changes,
     )
+
+
+def snapshot_ids(session: Session) -> frozenset[int]:
+    """The snapshots that the lake keeps now."""
+    return frozenset(row[0] for row in Overlay(session).rows("snapshot", "snapshot_id"))
 
 
 def _snapshots(catalog: Overlay) -> list[Snapshot]:
