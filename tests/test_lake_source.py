@@ -27,7 +27,7 @@ from bridge.model.paths import PathMap
 from bridge.ports import Silent
 from converters.ducklake.extensions import packaged
 from converters.ducklake.reader import open_source
-from tests.lake_steps import life
+from tests.lake_steps import every_type, life
 from tests.lake_truth import Reading, truth
 from tests.server import Server, server
 from tests.support import SHARED, lake_rows, run, use
@@ -158,6 +158,9 @@ def test_partition_specs_are_neutral(tmp_path: Path) -> None:
         Simple.IDENTITY,
     ]
     assert table.spec == newer
+    said = [each.summary.get("ducklake.partitioned-by") for each in table.commits]
+    assert said[0] is None
+    assert said[2:] == ["none", "identity: s"]
     assert [each.name for each in newer.fields] == ["s"]
 
 
@@ -297,6 +300,14 @@ def test_catalog_with_a_write_ahead_log(tmp_path: Path) -> None:
     assert sorted(os.listdir(tmp_path)) == before
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["lake.ducklake", "lake.sqlite"])
+def test_every_type_in_the_catalog(kind: str, tmp_path: Path) -> None:
+    attach = f"{'sqlite:' if kind.endswith('sqlite') else ''}{tmp_path / kind}"
+    made(attach, tuple(every_type()))
+    assert Reading(attach).differences(truth(attach)) == []
+
+
 @contextmanager
 def read_only(directory: Path) -> Iterator[None]:
     """A directory that cannot be written, not even by root."""
@@ -352,12 +363,12 @@ def running() -> Iterator[Server]:
 
 
 @pytest.mark.postgres
-@pytest.mark.parametrize("seed", [None, 4, 5])
-def test_postgres(running: Server, seed: int | None, tmp_path: Path) -> None:
+@pytest.mark.parametrize("seed", ["steps", "types", 4, 5])
+def test_postgres(running: Server, seed: int | str, tmp_path: Path) -> None:
     attach = f"postgres:{running.connection(running.database())}"
     options = f"DATA_PATH '{tmp_path}/files/'"
-    if seed is None:
-        made(attach, STEPS, options)
+    if isinstance(seed, str):
+        made(attach, STEPS if seed == "steps" else tuple(every_type()), options)
     else:
         use(attach, list(life(seed)), options)
     assert Reading(attach).differences(truth(attach)) == []

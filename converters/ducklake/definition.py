@@ -156,6 +156,7 @@ def _commit(
         "message": snapshot.message,
         "extra-info": snapshot.extra,
     }
+    summary |= _layout_changes(found, before, snapshot.id)
     return Commit(
         id=str(touched),
         time=time,
@@ -164,6 +165,26 @@ def _commit(
         operation=_operation(set(said)),
         summary={key: value for key, value in summary.items() if value},
     )
+
+
+def _layout_changes(found: Definition, before: int, now: int) -> dict[str, str]:
+    """The partition keys and sort keys that a commit set; `none` for those that it took away."""
+    names = {each.id: each.name for each in found.columns if each.live(now)}
+    made = {}
+    for key, layouts in (("ducklake.partitioned-by", found.specs), ("ducklake.sorted-by", found.sorts)):
+        changed = any(
+            before < event <= now for each in layouts for event in (each.begin, each.end) if event is not None
+        )
+        live = next((each for each in layouts if each.live(now)), None)
+        if not changed:
+            continue
+        if live is None or not live.keys:
+            made[key] = "none"
+        elif layouts is found.specs:
+            made[key] = ", ".join(f"{transform}: {names.get(int(column), column)}" for column, transform in live.keys)
+        else:
+            made[key] = ", ".join(" ".join((each[0], *each[2:])) for each in live.keys)
+    return made
 
 
 def _operation(words: set[str]) -> str:
