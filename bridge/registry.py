@@ -16,10 +16,14 @@ _SOURCES = {
     "iceberg": "converters.iceberg.reader:open_source",
     "iceberg-catalog": "converters.iceberg.catalog:open_catalog",
     "duckdb": "converters.duckdb_file.reader:open_source",
+    "ducklake": "converters.ducklake.reader:open_source",
 }
 _TARGETS = {"ducklake": "converters.ducklake.writer:open_target"}
 _LAKES = {"ducklake": "converters.ducklake.lake:open_lake"}
-_ENGINES = {"duckdb": "converters.duckdb_file.engine:open_engine"}
+_ENGINES = {
+    "duckdb": "converters.duckdb_file.engine:open_engine",
+    "ducklake": "converters.ducklake.engine:open_engine",
+}
 """By the source's format; Spark reads every other."""
 _EXTRAS = {"pyspark": "spark", "deltalake": "delta", "thrift": "hive", "psycopg": "postgres"}
 
@@ -62,10 +66,11 @@ def open_lake(locator: Locator, options: Options) -> Lake:
     return cast(Lake, _load(_LAKES, locator, "lake")(locator.rest, options))
 
 
-def open_engine(source: str, options: Options, staging: str) -> RowEngine:
-    """The engine that rewrites files of a source's format; nothing is started before it has work."""
-    entry = _ENGINES.get(source, "converters.spark.wiring:open_engine")
-    return cast(RowEngine, _named(entry, "rewriting")(options, staging))
+def open_engine(source: Locator, options: Options, staging: str) -> RowEngine:
+    """The engine that rewrites files of a source; nothing is started before it has work."""
+    if (entry := _ENGINES.get(source.format)) is not None:
+        return cast(RowEngine, _named(entry, "rewriting")(source.rest, options, staging))
+    return cast(RowEngine, _named("converters.spark.wiring:open_engine", "rewriting")(options, staging))
 
 
 def type_choices() -> dict[str, tuple[str, ...]]:

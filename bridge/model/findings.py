@@ -228,6 +228,13 @@ class Code(Enum):
         "a data file left the table and came back; a lake that owns it would delete it when the first time expires",
     )
     FILE_LISTED_TWICE = ("file-listed-twice", _BLOCKED, "one data file is live twice in one snapshot")
+    INLINED_ROWS = ("inlined-rows", _BLOCKED, "rows lie in the lake's catalog and not in a file")
+    FILE_ENCRYPTED = ("file-encrypted", _BLOCKED, "data files are encrypted in a way that only DuckDB reads")
+    MERGED_HISTORY = (
+        "merged-history",
+        _BLOCKED,
+        "files hold so many rows of so many snapshots that the older snapshots cannot be shown",
+    )
     ROW_COUNT = ("row-count", _BLOCKED, "the manifests do not add up to the rows that the snapshot claims")
     ROW_SUMMARY = (
         "row-summary",
@@ -268,6 +275,8 @@ _REWRITABLE = frozenset(
         Code.PHYSICAL_TYPE,
         Code.NAN_OUTSIDE_BOUNDS,
         Code.CASE_COLLISION,
+        Code.INLINED_ROWS,
+        Code.FILE_ENCRYPTED,
     }
 )
 

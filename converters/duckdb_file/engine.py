@@ -133,6 +133,6 @@ def _failed(what: str, file: File, error: duckdb.Error) -> BridgeError:
     return Unreachable(f"{what}: {said}")
 
 
-def open_engine(options: Options, staging: str) -> CopyEngine:
+def open_engine(_: str, options: Options, staging: str) -> CopyEngine:
     """The engine that copies the rows of a DuckDB file."""
     return CopyEngine(options, staging)

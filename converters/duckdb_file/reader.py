@@ -275,6 +275,7 @@ class TableFiles:
     findings = ()
     deletes = DELETED_ROWS.empty_table()
     partitions: Mapping[int, tuple[str | None, ...]] = {}
+    numbered: tuple[int, ...] = ()
 
     def __init__(self, table: Table, place: TablePlace, count: int, size: int) -> None:
         row = {
