@@ -61,7 +61,7 @@ def registered_twice(files: pl.DataFrame, table: Table) -> Iterator[FileProblem]
 
 
 def uncounted(files: pl.DataFrame, table: Table) -> Iterator[FileProblem]:
-    """Files of which the catalog does not say how many rows they hold (some other writer's; DuckDB counts them as 0)."""
+    """Files of which the catalog does not say how many rows they hold: some other writer's, none to DuckDB."""
     unknown = files.filter(pl.col("uncounted").fill_null(False))
     if len(unknown):
         said = f"{unknown['path'].n_unique()} data files have no record count, such as {unknown['path'][0]}"
