@@ -65,7 +65,8 @@ def copy_table(
 
 def _copy(connection: duckdb.DuckDBPyConnection, query: str, target: Target, directory: str) -> Iterator[Copied]:
     options = [*_options(target), f"FILE_SIZE_BYTES {target.settings.target_bytes}"]
-    for row in _run(connection, query, directory, options):
+    # COPY tells of files in the order in which they are finished, not in that of the rows
+    for row in sorted(_run(connection, query, directory, options), key=lambda row: _number(row[0])):
         path, count, size, footer, stats, _ = row
         yield Copied(path, count, size, footer, column_stats(connection, target.fields, stats, path))
 
@@ -75,6 +76,11 @@ def _run(
 ) -> list[tuple[Any, ...]]:
     os.makedirs(os.path.dirname(directory), exist_ok=True)
     return connection.execute(f"COPY ({query}) TO {literal(directory)} ({', '.join(options)})").fetchall()
+
+
+def _number(path: str) -> int:
+    """Which of a COPY's files one is: data_N.parquet."""
+    return int(path.rsplit("_", 1)[1].removesuffix(".parquet"))
 
 
 def _options(target: Target) -> list[str]:
