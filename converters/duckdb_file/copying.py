@@ -1,6 +1,6 @@
 """One table as Parquet files: COPY, split at the target size, sorted and partitioned where that is asked for.
 
-COPY cannot split partitions by size, nor keep their order. So a partitioned table is written partition by partition in
+COPY cannot split partitions by size, nor keep their order; so a partitioned table is written partition by partition in
 one pass, and what has to be split, joined or sorted of it is written a second time, one partition after the other.
 """
 
@@ -9,18 +9,18 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import duckdb
 
-from bridge.model.rewrite import PartitionKey, Settings, SortKey, Target
+from bridge.model.rewrite import PartitionKey, Target
 from bridge.model.types import Field
 from converters.duckdb_file.casts import stored_type
+from converters.duckdb_file.pieces import Copied, Rows, copy_options, run_copy, split
 from converters.duckdb_file.place import TablePlace
 from converters.duckdb_file.reader import selected
 from converters.parquet.copied import ColumnStat, column_stats
 from converters.parquet.extensions import load
-from converters.parquet.sql import field_ids, identifier, literal
+from converters.parquet.sql import identifier, literal
 
 __all__ = ["Copied", "copy_table"]
 
@@ -30,19 +30,6 @@ _ENOUGH = 1.5
 """A partition's file may be that many times the target size before it is split."""
 
 
-@dataclass(frozen=True, slots=True)
-class Copied:
-    """A finished file aside, the directory it belongs to below the table's, and its partition's key values."""
-
-    path: str
-    record_count: int
-    size: int
-    footer_size: int
-    stats: tuple[ColumnStat, ...]
-    directory: str = ""
-    partition: tuple[str | None, ...] = ()
-
-
 def copy_table(
     connection: duckdb.DuckDBPyConnection, place: TablePlace, target: Target, local: str
 ) -> Sequence[Copied]:
@@ -50,8 +37,9 @@ def copy_table(
     chosen = selected(connection, place, target.fields)
     columns = ", ".join(f"{sql} AS {identifier(each.name)}" for each, sql in chosen)
     if not target.partition:
-        query = f"SELECT {columns} FROM {place.sql}{_order(target.sort)}"
-        return list(_copy(connection, query, target, f"{local}/all"))
+        has_ids = not any(each.name.casefold() == "rowid" for each in target.fields)
+        rows = Rows(columns, place.sql, has_ids, os.stat(place.file).st_size)
+        return list(split(connection, rows, target, f"{local}/all"))
     if any(key.transform == "bucket" for key in target.partition):
         load(connection, "ducklake")  # it brings the hash, murmur3_32
     values = {each.name: sql for each, sql in chosen}
@@ -61,45 +49,6 @@ def copy_table(
     )
     query = f"SELECT {columns}, {keys} FROM {place.sql}"
     return list(_partitions(connection, query, target, local))
-
-
-def _copy(connection: duckdb.DuckDBPyConnection, query: str, target: Target, directory: str) -> Iterator[Copied]:
-    options = [*_options(target), f"FILE_SIZE_BYTES {target.settings.target_bytes}"]
-    for row in _run(connection, query, directory, options):
-        path, count, size, footer, stats, _ = row
-        yield Copied(path, count, size, footer, column_stats(connection, target.fields, stats, path))
-
-
-def _run(
-    connection: duckdb.DuckDBPyConnection, query: str, directory: str, options: Sequence[str]
-) -> list[tuple[Any, ...]]:
-    os.makedirs(os.path.dirname(directory), exist_ok=True)
-    return connection.execute(f"COPY ({query}) TO {literal(directory)} ({', '.join(options)})").fetchall()
-
-
-def _options(target: Target) -> list[str]:
-    settings: Settings = target.settings
-    made = [
-        "FORMAT parquet",
-        f"COMPRESSION {literal(settings.compression)}",
-        f"ROW_GROUP_SIZE {settings.row_group_rows}",
-        f"FIELD_IDS {field_ids(target.fields)}",
-        "RETURN_STATS",
-    ]
-    if settings.level is not None:
-        made.append(f"COMPRESSION_LEVEL {int(settings.level)}")
-    return made
-
-
-def _order(sort: Sequence[SortKey]) -> str:
-    keys = [
-        identifier(key.path[0])
-        + "".join(f"[{literal(name)}]" for name in key.path[1:])
-        + (" DESC" if key.descending else " ASC")
-        + (" NULLS FIRST" if key.nulls_first else " NULLS LAST")
-        for key in sort
-    ]
-    return f" ORDER BY {', '.join(keys)}" if keys else ""
 
 
 def _key(sql: str, key: PartitionKey) -> str:
@@ -122,12 +71,12 @@ class _Partition:
 def _partitions(connection: duckdb.DuckDBPyConnection, query: str, target: Target, local: str) -> Iterator[Copied]:
     names = [_KEY + str(number) for number in range(len(target.partition))]
     options = [
-        *_options(target),
+        *copy_options(target),
         f"PARTITION_BY ({', '.join(map(identifier, names))})",
         "WRITE_PARTITION_COLUMNS false",
     ]
     found: dict[tuple[str, ...], _Partition] = {}
-    for path, count, size, footer, stats, values in _run(connection, query, f"{local}/parts", options):
+    for path, count, size, footer, stats, values in run_copy(connection, query, f"{local}/parts", options):
         key = tuple(values[name] for name in names)
         partition = tuple(each[1:] if each.startswith("v") else None for each in key)
         one = found.setdefault(key, _Partition([], []))
@@ -139,8 +88,8 @@ def _partitions(connection: duckdb.DuckDBPyConnection, query: str, target: Targe
             [first], [stats] = one.files, one.stats
             yield _with(first, first, column_stats(connection, target.fields, stats, first.path))
             continue
-        query = _again([each.path for each in one.files], target)
-        for each in _copy(connection, query, target, f"{local}/again/{number}"):
+        again = _again([each.path for each in one.files], target, size)
+        for each in split(connection, again, target, f"{local}/again/{number}"):
             yield _with(each, one.files[0], each.stats)
         for each in one.files:
             os.remove(each.path)
@@ -150,11 +99,11 @@ def _with(made: Copied, first: Copied, stats: tuple[ColumnStat, ...]) -> Copied:
     return Copied(made.path, made.record_count, made.size, made.footer_size, stats, first.directory, first.partition)
 
 
-def _again(paths: Sequence[str], target: Target) -> str:
+def _again(paths: Sequence[str], target: Target, size: int) -> Rows:
     """The rows of files that were written before, in the types that they had."""
     columns = ", ".join(_typed(each) for each in target.fields)
     listed = ", ".join(literal(_plain(path)) for path in paths)
-    return f"SELECT {columns} FROM read_parquet([{listed}], hive_partitioning = false){_order(target.sort)}"
+    return Rows(columns, f"read_parquet([{listed}], hive_partitioning = false)", False, size)
 
 
 def _typed(field: Field) -> str:

@@ -19,8 +19,9 @@ from bridge.model.options import Options
 from bridge.model.rewrite import WRITTEN, Equality, FileRewrite, Target, WrittenFiles
 from bridge.ports import ProgressSink
 from converters.duckdb_file.aside import Aside
-from converters.duckdb_file.copying import Copied, copy_table
+from converters.duckdb_file.copying import copy_table
 from converters.duckdb_file.locate import File, file_at, opened
+from converters.duckdb_file.pieces import Copied
 from converters.duckdb_file.place import TablePlace
 from converters.parquet.copied import typed_stats
 
