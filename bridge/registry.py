@@ -10,13 +10,17 @@ from bridge.locators import Locator
 from bridge.model.options import Options
 from bridge.ports import Lake, RowEngine, Source, Target
 
-__all__ = ["extensions", "open_engine", "open_lake", "open_source", "open_target", "type_choices"]
+__all__ = ["extensions", "open_engine", "open_lake", "open_source", "open_target", "readers", "type_choices"]
 
 _SOURCES = {
     "iceberg": "converters.iceberg.reader:open_source",
     "iceberg-catalog": "converters.iceberg.catalog:open_catalog",
 }
-_TARGETS = {"ducklake": "converters.ducklake.writer:open_target"}
+_TARGETS = {
+    "ducklake": "converters.ducklake.writer:open_target",
+    "iceberg": "converters.iceberg.writer:open_target",
+    "iceberg-catalog": "converters.iceberg.writer:open_catalog_target",
+}
 _LAKES = {"ducklake": "converters.ducklake.lake:open_lake"}
 _EXTRAS = {"pyspark": "spark", "deltalake": "delta", "thrift": "hive", "psycopg": "postgres"}
 
@@ -67,6 +71,11 @@ def open_engine(options: Options, staging: str) -> RowEngine:
 def type_choices() -> dict[str, tuple[str, ...]]:
     """Types without a counterpart in some target, and what --type-map may make of them."""
     return dict(import_module("converters.ducklake.types").TYPE_CHOICES)
+
+
+def readers() -> tuple[str, ...]:
+    """The engines that --readers may name."""
+    return tuple(import_module("converters.iceberg.type_matrix").READERS)
 
 
 def extensions() -> dict[str, tuple[bool, str, str]]:

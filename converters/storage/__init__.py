@@ -21,6 +21,7 @@ from converters.storage import s3
 __all__ = [
     "SCHEMES",
     "absolute",
+    "create",
     "filesystem",
     "is_file",
     "list_directory",
@@ -326,6 +327,39 @@ def write(uri: str, content: bytes, temporary: str) -> None:
     except OSError as error:
         raise _unwritten(uri, error) from error
     put(aside, uri)
+
+
+def create(uri: str, content: bytes, temporary: str) -> bool:
+    """A whole small file, as `write` does, unless there is one of that name already: False then.
+
+    An object store is asked first and then written to, which two writers at the same instant can get through.
+    """
+    if scheme(uri):
+        if is_file(uri):
+            return False
+        write(uri, content, temporary)
+        return True
+    aside = os.path.join(os.path.dirname(uri), temporary)
+    try:
+        with open(aside, "wb") as output:
+            output.write(content)
+            output.flush()
+            os.fsync(output.fileno())
+        try:
+            os.link(aside, uri)
+        except FileExistsError:
+            return False
+        directory = os.open(os.path.dirname(uri), os.O_RDONLY)
+        try:
+            os.fsync(directory)
+        finally:
+            os.close(directory)
+    except OSError as error:
+        raise _unwritten(uri, error) from error
+    finally:
+        with suppress(OSError):
+            os.remove(aside)
+    return True
 
 
 def _unwritten(uri: str, error: OSError) -> Unreachable:

@@ -1,0 +1,194 @@
+"""The metadata file of a published table (specification, "Table Metadata Fields")."""
+
+from __future__ import annotations
+
+import hashlib
+import uuid
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from bridge.model.layout import PartitionSpec
+from bridge.model.schema import Schema, walk
+from bridge.model.table import Commit, Table
+from bridge.ports import TableWrite
+from converters.iceberg.publish.bookmark import COMMIT, PROPERTY, TIME, kept_commits, property_text
+from converters.iceberg.publish.definition import schema_json, sort_order_json, spec_json
+from converters.iceberg.publish.history import Made
+from converters.iceberg.type_matrix import stored_fields
+
+__all__ = ["built", "published_schema", "snapshot_ids"]
+
+_OURS = ("added-", "deleted-", "removed-", "total-", "changed-")
+_ENGINE = frozenset({"operation", "manifests-created", "manifests-kept", "manifests-replaced", "entries-processed"})
+_PREVIOUS = 100
+
+
+def snapshot_ids(table: Table) -> list[int]:
+    """The commit's own number where it is one, so that AS OF means the same on both sides."""
+    made = []
+    for commit in table.commits:
+        number = int(commit.id) if commit.id.isdecimal() and len(commit.id) < 20 else 0
+        if not 0 < number < 1 << 63:
+            digest = hashlib.sha256(f"{table.uuid}\n{table.location}\n{commit.id}".encode()).digest()
+            number = int.from_bytes(digest[:8], "big") >> 1 or 1
+        made.append(number)
+    return made
+
+
+def published_schema(schema: Schema) -> Schema:
+    """A schema under Iceberg's types."""
+    return replace(schema, fields=stored_fields(schema.fields))
+
+
+def _snapshot(made: Made, schema: int, time: int, version: int) -> dict[str, Any]:
+    summary = {
+        key: value
+        for key, value in made.commit.summary.items()
+        if not key.startswith(_OURS) and key not in _ENGINE and value is not None
+    }
+    counts = made.counts
+    numbers = {
+        "added-data-files": counts.files[0],
+        "deleted-data-files": counts.removed[0],
+        "added-records": counts.records[0],
+        "deleted-records": counts.removed_records[0],
+        "added-delete-files": counts.files[1],
+        "removed-delete-files": counts.removed[1],
+        "added-position-delete-files": counts.files[1] - counts.vectors[0],
+        "removed-position-delete-files": counts.removed[1] - counts.vectors[1],
+        "added-dvs": counts.vectors[0],
+        "removed-dvs": counts.vectors[1],
+        "added-position-deletes": counts.records[1],
+        "removed-position-deletes": counts.removed_records[1],
+        "added-files-size": counts.size,
+        "removed-files-size": counts.removed_size,
+    }
+    known = ("append", "replace", "overwrite", "delete")
+    operation = made.commit.operation if made.commit.operation in known else counts.operation
+    found: dict[str, Any] = {
+        "sequence-number": made.sequence,
+        "snapshot-id": made.id,
+        "timestamp-ms": time,
+        "summary": {
+            "operation": operation,
+            **summary,
+            COMMIT: made.commit.id,
+            TIME: str(made.commit.time),
+            **{key: str(value) for key, value in numbers.items() if value},
+            **{key: str(value) for key, value in made.totals.items()},
+            "total-equality-deletes": "0",
+        },
+        "manifest-list": made.manifest_list,
+        "schema-id": schema,
+    }
+    if made.parent is not None:
+        found["parent-snapshot-id"] = made.parent
+    if version >= 3:
+        found |= {"first-row-id": made.first_row_id, "added-rows": made.rows}
+    return found
+
+
+def _millis(commit: Commit) -> int:
+    """The first millisecond at which the commit is current: asked for any millisecond, both sides answer alike."""
+    return -(-commit.time // 1000)
+
+
+def built(
+    write: TableWrite,
+    made: Sequence[Made],
+    specs: Mapping[int, PartitionSpec],
+    version: int,
+    location: str,
+    held: Mapping[str, Any] | None,
+    held_path: str,
+    next_row_id: int,
+    properties: Mapping[str, str],
+) -> dict[str, Any]:
+    """The whole document; `held` is the one before."""
+    table = write.table
+    schemas = {each.id: each for each in table.schemas.values()} | {table.schema.id: table.schema}
+    kept = _kept(write, held)
+    snapshots = [*kept, *(_snapshot(each, each.commit.schema, _millis(each.commit), version) for each in made)]
+    ids = {each["snapshot-id"] for each in snapshots}
+    log = [each for each in (held or {}).get("snapshot-log") or () if each["snapshot-id"] in ids]
+    log += [{"timestamp-ms": _millis(each.commit), "snapshot-id": each.id} for each in made]
+    current = made[-1].id if made else (held or {}).get("current-snapshot-id")
+    times = [table.updated // 1000, *(each["timestamp-ms"] for each in log)]
+    by_commit = dict(zip((each.id for each in table.commits), snapshot_ids(table), strict=True))
+    found: dict[str, Any] = {
+        "format-version": version,
+        "table-uuid": (held or {}).get("table-uuid") or _uuid(table),
+        "location": location,
+        "last-sequence-number": max((each["sequence-number"] for each in snapshots), default=0),
+        "last-updated-ms": max(times),
+        "last-column-id": max(
+            int(table.last_column_id),
+            *(int(each.field.id) for schema in schemas.values() for each in walk(schema.fields)),
+            0,
+        ),
+        "current-schema-id": table.schema.id,
+        "schemas": [schema_json(published_schema(schemas[id_]), version) for id_ in sorted(schemas)],
+        "default-spec-id": table.spec.id,
+        "partition-specs": [spec_json(specs[id_]) for id_ in sorted(specs)],
+        "last-partition-id": max(
+            (held or {}).get("last-partition-id", 999),
+            *(field.id for spec in specs.values() for field in spec.fields),
+            999,
+        ),
+        "default-sort-order-id": table.sort_order.id if table.sort_order.fields else 0,
+        "sort-orders": [
+            {"order-id": 0, "fields": []},
+            *([sort_order_json(table.sort_order)] if table.sort_order.fields and table.sort_order.id else []),
+        ],
+        "properties": dict(properties),
+        "current-snapshot-id": current,
+        "refs": {},
+        "snapshots": snapshots,
+        "statistics": [],
+        "partition-statistics": [],
+        "snapshot-log": log,
+        "metadata-log": _metadata_log(held, held_path),
+    }
+    if current is None:
+        del found["current-snapshot-id"]
+    else:
+        found["refs"] = _refs(table, current, by_commit, ids)
+    if version >= 3:
+        found["next-row-id"] = max(next_row_id, table.next_row_id or 0)
+    found["properties"][PROPERTY] = property_text(write, current, found)
+    return found
+
+
+def _kept(write: TableWrite, held: Mapping[str, Any] | None) -> list[dict[str, Any]]:
+    """The snapshots before: those that stand for commits that the source has dropped go, since its files may."""
+    if held is None:
+        return []
+    there = {each.id for each in write.table.commits}
+    gone = {snapshot for commit, snapshot in kept_commits(held).items() if commit not in there}
+    current = held.get("current-snapshot-id")
+    return [each for each in held.get("snapshots") or () if each["snapshot-id"] not in gone - {current}]
+
+
+def _refs(table: Table, current: int, by_commit: Mapping[str, int], ids: set[int]) -> dict[str, Any]:
+    found: dict[str, Any] = {"main": {"snapshot-id": current, "type": "branch"}}
+    for ref in table.refs:
+        if ref.on_main and by_commit.get(ref.commit) in ids:
+            found[ref.name] = {"snapshot-id": by_commit[ref.commit], "type": ref.kind.value}
+    return found
+
+
+def _metadata_log(held: Mapping[str, Any] | None, path: str) -> list[dict[str, Any]]:
+    if held is None:
+        return []
+    return [
+        *(held.get("metadata-log") or ()),
+        {"timestamp-ms": held["last-updated-ms"], "metadata-file": path},
+    ][-_PREVIOUS:]
+
+
+def _uuid(table: Table) -> str:
+    try:
+        return str(uuid.UUID(table.uuid))
+    except ValueError:
+        return str(uuid.uuid5(uuid.NAMESPACE_URL, f"{table.location}\n{table.uuid}"))
