@@ -189,6 +189,11 @@ class Code(Enum):
     TARGET_CONFLICT = ("target-conflict", _BLOCKED, "the table changed in the target, or its source went another way")
     TARGET_EXISTS = ("target-exists", _BLOCKED, "the target name is taken")
     TARGET_ENCRYPTED = ("target-encrypted", _BLOCKED, "an encrypted lake takes no plain files")
+    CATALOG_FORMAT_3 = (
+        "catalog-format-3",
+        _BLOCKED,
+        "the Iceberg catalog takes no table of format 3, which this one needs",
+    )
     DATA_PATH_OVERLAP = (
         "data-path-overlap",
         _BLOCKED,

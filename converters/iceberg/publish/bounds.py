@@ -14,7 +14,7 @@ import pyarrow.compute as pc
 
 from bridge.model.types import ColumnType, Decimal, Leaf, Time, Timestamp, Unit
 
-__all__ = ["arrow_type", "encoded", "has_bounds", "typed"]
+__all__ = ["arrow_type", "encoded", "typed"]
 
 _LONGEST = 64
 _CUT_TO = 32
@@ -22,13 +22,9 @@ _CUT_TO = 32
 Bytes = list[bytes | None]
 
 
-def has_bounds(type_: ColumnType) -> bool:
-    """Whether a type's bounds are written; readers order uuid and binary in ways of their own."""
-    return arrow_type(type_) is not None
-
-
 def arrow_type(type_: ColumnType) -> pa.DataType | None:
-    """The Arrow type that a bound is turned into before it is stored."""
+    """The Arrow type that a bound is turned into before it is stored; None for types that get none, since readers order
+    uuid and binary in ways of their own."""
     match type_:
         case Leaf.BOOLEAN:
             return pa.bool_()
@@ -107,6 +103,8 @@ def _word(wanted: pa.DataType) -> str:
 
 def encoded(lower: pa.Array, upper: pa.Array, type_: ColumnType, nans: pa.Array) -> tuple[Bytes, Bytes]:
     """Both bounds as bytes, None where there is none."""
+    if arrow_type(type_) is None:
+        return [None] * len(lower), [None] * len(upper)
     low, high = typed(lower, type_), typed(upper, type_)
     if type_ in (Leaf.FLOAT32, Leaf.FLOAT64):
         low, high = _zeros(low, -0.0), _zeros(high, 0.0)
@@ -149,7 +147,7 @@ def _unscaled(value: Number | None, scale: int) -> bytes | None:
     if value is None:
         return None
     sign, digits, exponent = value.as_tuple()
-    number = int("".join(map(str, digits))) * 10 ** (int(exponent) + scale)
+    number: int = int("".join(map(str, digits))) * 10 ** (int(exponent) + scale)
     number = -number if sign else number
     return number.to_bytes((number if number >= 0 else ~number).bit_length() // 8 + 1, "big", signed=True)
 

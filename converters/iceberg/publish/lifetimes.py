@@ -100,7 +100,7 @@ def _sets(deletes: pa.Table, pieces: pl.DataFrame, first: int) -> list[tuple[int
                 if not np.array_equal(held, positions):
                     changes.append((at, row, len(positions) > 0))
                     held = positions
-        ends = [*(at for at, _, _ in changes[1:]), rows["end"].max()]
+        ends = [*(at for at, _, _ in changes[1:]), rows["end"].to_list()[-1]]
         found += [
             (int(span), at, int(end), row, at) for (at, row, any_), end in zip(changes, ends, strict=False) if any_
         ]

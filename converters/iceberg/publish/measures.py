@@ -128,7 +128,7 @@ def _array(table: pa.Table, name: str) -> pa.Array:
 
 
 def _numbers(values: pa.Array) -> np.ndarray:
-    return values.fill_null(-1).to_numpy(zero_copy_only=False)
+    return np.asarray(values.fill_null(-1).to_numpy(zero_copy_only=False))
 
 
 def _pairs(field: int, values: pa.ChunkedArray) -> list[dict[str, Any] | None]:

@@ -86,16 +86,21 @@ def _proofs(table: pa.Table, field: PartitionField, type_: ColumnType, exact: bo
     if not exact or wanted is None or type_ in _SAFE:
         return values, proved
     low, high = (typed(table.column(name).combine_chunks(), type_) for name in ("lower", "upper"))
-    low, high = _partition_of(low, field, type_), _partition_of(high, field, type_)
-    if low is None or high is None:
+    first, last = _partition_of(low, field, type_), _partition_of(high, field, type_)
+    if first is None or last is None:
         return values, proved
+    if field.transform in _TEMPORAL and isinstance(type_, Timestamp):
+        # DuckDB 1.5.5 rounds a filter's instant towards 1970 when it compares it to a partition
+        since_1970 = pc.greater_equal(low.cast(pa.int64()), 0)
+        first = pc.if_else(since_1970, first, pa.scalar(None, first.type))
+    low, high = first, last
     same = pc.fill_null(pc.equal(low, high), False).to_numpy(zero_copy_only=False) & (nulls == 0)
     values[same] = np.array(low.filter(pa.array(same)).to_pylist() + [None], dtype=object)[:-1]
     return values, proved | same
 
 
 def _numbers(table: pa.Table, name: str) -> np.ndarray:
-    return table.column(name).cast(pa.int64()).fill_null(-1).to_numpy()
+    return np.asarray(table.column(name).cast(pa.int64()).fill_null(-1).to_numpy())
 
 
 def _partition_of(bounds: pa.Array, field: PartitionField, type_: ColumnType) -> pa.Array | None:

@@ -42,8 +42,6 @@ def _level(columns: Iterable[MappedColumn]) -> list[dict[str, Any]]:
     names: dict[FieldId, list[str]] = {}
     below: dict[FieldId, list[MappedColumn]] = {}
     for each in columns:
-        if each.from_path:
-            continue
         known = names.setdefault(each.field, [])
         name = {"list": "element"}.get(each.name, each.name)
         if name not in known:
