@@ -15,6 +15,7 @@ __all__ = ["extensions", "open_engine", "open_lake", "open_source", "open_target
 _SOURCES = {
     "iceberg": "converters.iceberg.reader:open_source",
     "iceberg-catalog": "converters.iceberg.catalog:open_catalog",
+    "ducklake": "converters.ducklake.reader:open_source",
 }
 _TARGETS = {
     "ducklake": "converters.ducklake.writer:open_target",

@@ -99,6 +99,7 @@ class Code(Enum):
     STATISTICS_FILES = ("statistics-files", _LOSS, "statistics files (sketches) are not carried")
     DEFAULT_LOST = ("default-lost", _LOSS, "a write default cannot be expressed in the target")
     VIEW_NOT_CARRIED = ("view-not-carried", _LOSS, "a view of the source's catalog is not carried")
+    MACRO_NOT_CARRIED = ("macro-not-carried", _LOSS, "a macro of the source's catalog is not carried")
     NAMESPACE_PROPERTIES = ("namespace-properties", _LOSS, "properties of a namespace are not carried")
     SOURCE_UNPROTECTED = (
         "source-unprotected",
@@ -178,6 +179,13 @@ class Code(Enum):
         "a data file left the table and came back; a lake that owns it would delete it when the first time expires",
     )
     FILE_LISTED_TWICE = ("file-listed-twice", _BLOCKED, "one data file is live twice in one snapshot")
+    INLINED_ROWS = ("inlined-rows", _BLOCKED, "rows lie in the lake's catalog and not in a file")
+    FILE_ENCRYPTED = ("file-encrypted", _BLOCKED, "data files are encrypted in a way that only DuckDB reads")
+    MERGED_HISTORY = (
+        "merged-history",
+        _BLOCKED,
+        "files hold so many rows of so many snapshots that the older snapshots cannot be shown",
+    )
     ROW_COUNT = ("row-count", _BLOCKED, "the manifests do not add up to the rows that the snapshot claims")
     ROW_SUMMARY = (
         "row-summary",
@@ -222,6 +230,8 @@ _REWRITABLE = frozenset(
         Code.PHYSICAL_TYPE,
         Code.NAN_OUTSIDE_BOUNDS,
         Code.CASE_COLLISION,
+        Code.INLINED_ROWS,
+        Code.FILE_ENCRYPTED,
     }
 )
 

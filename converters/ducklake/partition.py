@@ -6,17 +6,19 @@ day becomes year, month and day. Files in place carry no partition values; the d
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import re
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from bridge.model.findings import Code, Finding
-from bridge.model.layout import Bucket, PartitionField, Simple
+from bridge.model.layout import Bucket, PartitionField, PartitionSpec, Simple, Transform, UnknownTransform
 from bridge.model.schema import Placed, walk
 from bridge.model.table import Table
-from bridge.model.types import Fixed, Leaf
+from bridge.model.types import ColumnType, FieldId, Fixed, Leaf, Time, Timestamp, Unit
+from converters.ducklake.catalog.history import Keys
 from converters.ducklake.identifiers import identifier, literal
 
-__all__ = ["PartitionKey", "SortKey", "layout_findings", "partition_keys", "sort_keys"]
+__all__ = ["PartitionKey", "SortKey", "layout_findings", "neutral_spec", "partition_keys", "sort_keys"]
 
 _PARTS = {
     Simple.YEAR: ("year",),
@@ -121,3 +123,46 @@ def layout_findings(table: Table) -> Iterator[Finding]:
     wanted, kept = len(table.sort_order.fields), len(sort_keys(table))
     if kept < wanted:
         yield Finding(Code.SORT_ORDER, str(table.name), f"{wanted - kept} of {wanted} sort keys have no counterpart")
+
+
+_BUCKET = re.compile(r"bucket\((\d+)\)")
+_SAME_HASH: frozenset[ColumnType] = frozenset(
+    {
+        *(Leaf.INT8, Leaf.INT16, Leaf.INT32, Leaf.INT64, Leaf.STRING, Leaf.BINARY, Leaf.DATE),
+        *(Time(Unit.MICRO), Timestamp(Unit.MICRO), Timestamp(Unit.MICRO, utc=True)),
+    }
+)
+"""Types whose bucket is the same number in DuckLake and in Iceberg."""
+
+
+def neutral_spec(keys: Keys, types: Mapping[int, ColumnType], names: Mapping[int, str]) -> PartitionSpec:
+    """A lake's partition spec, the calendar parts of one column joined: year, month, day is a day. A part that stands
+    without the larger ones (a month of any year) has no neutral name."""
+    parts: dict[int, list[str]] = {}
+    for text, transform in keys.keys:
+        parts.setdefault(int(text), []).append(transform.casefold())
+    fields: list[PartitionField] = []
+    for column, transforms in parts.items():
+        name = names.get(column, f"column_{column}")
+        for each in _joined_parts(transforms, types.get(column)):
+            kind = each.value if isinstance(each, Simple) else re.sub(r"\W+", "_", str(each)).strip("_")
+            own = name if each is Simple.IDENTITY else f"{name}_{kind}"
+            fields.append(PartitionField(FieldId(column), 1000 + len(fields), own, each))
+    return PartitionSpec(keys.id, tuple(fields))
+
+
+def _joined_parts(transforms: list[str], type_: ColumnType | None) -> Iterator[Transform]:
+    calendar = [each for each in transforms if each in ("year", "month", "day", "hour")]
+    whole = next((simple for simple, parts in _PARTS.items() if sorted(parts) == sorted(set(calendar))), None)
+    if whole is not None:
+        yield whole
+    for each in transforms:
+        if each in calendar:
+            if whole is None:
+                yield UnknownTransform(f"{each} of the calendar")
+        elif each == "identity":
+            yield Simple.IDENTITY
+        elif (found := _BUCKET.fullmatch(each)) is not None and type_ in _SAME_HASH:
+            yield Bucket(int(found.group(1)))
+        else:
+            yield UnknownTransform(each)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 import os
 import zlib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, BinaryIO
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -19,7 +19,7 @@ from converters.ducklake.identifiers import identifier
 if TYPE_CHECKING:
     import psycopg
 
-__all__ = ["NoLake", "copy", "engine", "has_table", "statement", "storable", "translated"]
+__all__ = ["NoLake", "copied", "copy", "engine", "has_table", "statement", "storable", "translated"]
 
 _LOCK_SECONDS = 10
 _BATCH = 50_000
@@ -139,6 +139,18 @@ def copy(driver: psycopg.Connection[Any], place: Place, name: str, rows: pa.Tabl
                 made = io.BytesIO()
                 part.write_csv(made, include_header=False, quote_style="non_numeric", line_terminator="\n")
                 sink.write(made.getbuffer())
+    except psycopg.Error as error:
+        raise translated(error, place) from error
+
+
+def copied(driver: psycopg.Connection[Any], place: Place, sql: str, content: BinaryIO) -> None:
+    """Write the rows of a query as CSV."""
+    import psycopg
+
+    try:
+        with driver.cursor().copy(f"COPY ({sql}) TO STDOUT (FORMAT csv)".encode()) as source:
+            for block in source:
+                content.write(block)
     except psycopg.Error as error:
         raise translated(error, place) from error
 

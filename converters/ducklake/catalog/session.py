@@ -68,7 +68,7 @@ class Session:
             return
         if self.place.backend == "duckdb":
             # not by a registered view: DuckDB keeps what was registered until the end of the transaction
-            driver: duckdb.DuckDBPyConnection = self._driver()
+            driver: duckdb.DuckDBPyConnection = self.driver()
             nothing = pa.nulls(rows.num_rows, pa.string())
             every = driver.table(name).columns
             whole = pa.table({each: rows.column(each) if each in rows.column_names else nothing for each in every})
@@ -76,7 +76,7 @@ class Session:
             return
         columns = [each for each in rows.column_names if rows.column(each).null_count < rows.num_rows]
         if self.place.is_server:
-            postgres.copy(self._driver(), self.place, name, rows.select(columns))
+            postgres.copy(self.driver(), self.place, name, rows.select(columns))
             return
         listed = ", ".join(map(identifier, columns))
         marks = ", ".join("?" for _ in columns)
@@ -85,7 +85,8 @@ class Session:
             values = list(zip(*(column.to_pylist() for column in batch.columns), strict=True))
             self.connection.exec_driver_sql(f"INSERT INTO {identifier(name)} ({listed}) VALUES ({marks})", values)
 
-    def _driver(self) -> Any:
+    def driver(self) -> Any:
+        """The connection of the database's own library."""
         driver: Any = self.connection.connection.driver_connection
         return driver.c if self.place.backend == "duckdb" and not hasattr(driver, "register") else driver
 

@@ -1,0 +1,162 @@
+"""Catalogs of every readable version as if they were 1.0: tables and columns that a version lacks read as NULL.
+
+What a catalog holds is looked up, since the texts of development versions do not tell it (`0.3-dev1` has been written
+over the tables of 0.2 and over those of 0.3).
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+import polars as pl
+import pyarrow.csv as pacsv
+import sqlalchemy as sa
+
+from bridge.errors import Blocked
+from converters.ducklake.catalog import postgres
+from converters.ducklake.catalog.session import Session
+from converters.ducklake.catalog.tables import TABLES
+
+__all__ = ["READABLE", "Overlay", "require_readable"]
+
+READABLE = ("0.2", "0.3-dev1", "0.3", "0.4-dev1", "0.4", "1.0-dev1", "1.0")
+_BEFORE = {"ducklake_file_column_stats": "ducklake_file_column_statistics"}
+"""What a table was called until 0.2."""
+_BATCH = 100_000
+
+Condition = Callable[[Any], sa.ColumnElement[bool]]
+
+
+def require_readable(session: Session) -> str:
+    """The catalog's format version; Blocked when this is no DuckLake, or one that we cannot read."""
+    path = session.place.path
+    if not session.has_table("ducklake_metadata"):
+        raise Blocked(f"{path} is not a DuckLake catalog: it has no table ducklake_metadata", code="foreign-catalog")
+    found = Overlay(session).settings().get("version", "")
+    if found in READABLE:
+        return found
+    if found.startswith("0.1"):
+        raise Blocked(
+            f"catalog {path} has format version {found}; {READABLE[0]} and later can be read",
+            code="format-version",
+            hint=f"upgrade a copy of it in DuckDB: {session.place.statement('AUTOMATIC_MIGRATION true')}",
+        )
+    raise Blocked(
+        f"catalog {path} has format version {found or 'none'!r}; {READABLE[0]} to {READABLE[-1]} can be read",
+        code="format-version",
+        hint="use a release of ducklake-bridge that knows it",
+    )
+
+
+class Overlay:
+    """Queries on one catalog in one session."""
+
+    def __init__(self, session: Session) -> None:
+        self.session = session
+        self._held: dict[str, sa.TableClause | None] = {}
+
+    def _table(self, name: str) -> sa.TableClause | None:
+        """The catalog's own table behind a name of 1.0, with the columns that it has; None when it has none."""
+        if name not in self._held:
+            known = [each for each in (name, _BEFORE.get(name, name)) if self.session.has_table(each)]
+            self._held[name] = self.probed(known[0]) if known else None
+        return self._held[name]
+
+    def probed(self, name: str) -> sa.TableClause:
+        """Any table of the catalog's database, with the columns that it has."""
+        query = sa.select(sa.text("*")).select_from(sa.table(name)).limit(0)
+        found = self.session.connection.execute(query)
+        return sa.table(name, *(sa.column(each) for each in found.keys()))  # noqa: SIM118  # not a dictionary
+
+    def has(self, name: str) -> bool:
+        """Whether the catalog has a table, by its short name in 1.0."""
+        return self._table(f"ducklake_{name}") is not None
+
+    def select(self, name: str, *columns: str, where: Condition | None = None) -> sa.Select[Any] | None:
+        """A query on a table by its short name in 1.0; None when the catalog has no such table. A condition has to
+        name columns that every version has."""
+        held = self._table(f"ducklake_{name}")
+        if held is None:
+            return None
+        made = []
+        for each in columns:
+            column: Any = held.c[each] if each in held.c else sa.null()
+            stated = TABLES[f"ducklake_{name}"].c.get(each)
+            text = stated is not None and str(stated.type) in ("UUID", "TIMESTAMP WITH TIME ZONE")
+            made.append((sa.cast(column, sa.String) if text and each in held.c else column).label(each))
+        query = sa.select(*made)
+        return query if where is None else query.where(where(held.c))
+
+    def rows(self, name: str, *columns: str, where: Condition | None = None) -> list[Any]:
+        """The rows of a small table; columns that a version lacks are None."""
+        query = self.select(name, *columns, where=where)
+        return [] if query is None else self.session.rows(query)
+
+    def settings(self) -> dict[str, str]:
+        """The catalog-wide settings; in 0.1 there were no others."""
+        return {key: value for key, value, scope in self.rows("metadata", "key", "value", "scope") if scope is None}
+
+    def frame(self, name: str, columns: Mapping[str, Any], where: Condition | None = None) -> pl.DataFrame:
+        """Rows of a large table, column by column; `columns` gives the Polars type of each."""
+        parts = list(self.frames(name, columns, where))
+        return pl.concat(parts) if parts else pl.DataFrame(schema=dict(columns))
+
+    def frames(self, name: str, columns: Mapping[str, Any], where: Condition | None = None) -> Iterator[pl.DataFrame]:
+        """The same in parts that bound the memory."""
+        query = self.select(name, *columns, where=where)
+        if query is not None:
+            yield from frames(self.session, query, columns)
+
+
+def frames(session: Session, query: sa.Select[Any], columns: Mapping[str, Any]) -> Iterator[pl.DataFrame]:
+    """The rows of a query, column by column, in parts that bound the memory."""
+    if session.place.backend == "sqlite":
+        found = session.connection.execution_options(yield_per=_BATCH).execute(query)
+        for part in found.partitions(_BATCH):
+            values = list(zip(*part, strict=True))
+            yield pl.DataFrame(
+                {
+                    name: pl.Series(name, list(each), pl.Int64 if type_ is pl.Boolean else type_).cast(type_)
+                    for (name, type_), each in zip(columns.items(), values, strict=True)
+                }
+            )
+        return
+    sql = str(query.compile(dialect=session.connection.dialect, compile_kwargs={"literal_binds": True}))
+    if session.place.is_server:
+        yield from _copied(session, sql, columns)
+        return
+    reader = session.driver().execute(sql).to_arrow_reader(_BATCH)
+    for batch in reader:
+        frame = pl.from_arrow(batch)
+        assert isinstance(frame, pl.DataFrame)
+        yield frame.cast(pl.Schema(columns))
+
+
+def _copied(session: Session, sql: str, columns: Mapping[str, Any]) -> Iterator[pl.DataFrame]:
+    """By COPY as CSV, where an empty field is NULL and an empty text is quoted."""
+    schema = pl.DataFrame(schema=dict(columns)).to_arrow().schema
+    convert = pacsv.ConvertOptions(
+        column_types=schema,
+        null_values=[""],
+        true_values=["t"],
+        false_values=["f"],
+        strings_can_be_null=True,
+        quoted_strings_can_be_null=False,
+    )
+    with tempfile.TemporaryFile() as content:
+        postgres.copied(session.driver(), session.place, sql, content)
+        if not content.tell():
+            return
+        content.seek(0)
+        reader = pacsv.open_csv(
+            content,
+            read_options=pacsv.ReadOptions(column_names=list(columns), block_size=1 << 24),
+            parse_options=pacsv.ParseOptions(newlines_in_values=True),
+            convert_options=convert,
+        )
+        for batch in reader:
+            frame = pl.from_arrow(batch)
+            assert isinstance(frame, pl.DataFrame)
+            yield frame.cast(pl.Schema(columns))

@@ -1,0 +1,212 @@
+"""A DuckLake as a source: the tables that are live at its newest snapshot, or at the one that --at names."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from typing import TypeVar
+
+from bridge.errors import Conflict, UsageError
+from bridge.model.files import Files
+from bridge.model.findings import Code, Finding
+from bridge.model.options import Options
+from bridge.model.paths import apply_map, is_absolute
+from bridge.model.table import Table, TableName
+from bridge.ports import Notice, ProgressSink
+from converters.ducklake.catalog.history import (
+    Definition,
+    LakeState,
+    Snapshot,
+    TableVersion,
+    definition,
+    lake_state,
+)
+from converters.ducklake.catalog.session import Place, Session, parse_place, session, with_retry
+from converters.ducklake.definition import History, history_of, table_of
+from converters.ducklake.source_files import read_files
+from converters.ducklake.source_rows import LakeRows
+
+__all__ = ["LakeSource", "LakeSourceTable", "open_source"]
+
+Result = TypeVar("Result")
+
+
+class LakeSourceTable:
+    """An opened table; its files are read on request, as of the same snapshot."""
+
+    def __init__(
+        self, source: LakeSource, version: TableVersion, found: Definition, history: History, table: Table
+    ) -> None:
+        self._source = source
+        self._version = version
+        self._found = found
+        self._history = history
+        self.table = table
+
+    def files(self, progress: ProgressSink) -> Files:
+        """What the catalog says of the files of every commit, and what only delete files and merged files tell."""
+
+        def read(opened: Session) -> Files:
+            return read_files(
+                opened,
+                self._source.state,
+                self._found,
+                self._history,
+                self.table,
+                self._source.base,
+                self._source.options,
+                self._source.within,
+                progress,
+            )
+
+        return self._source.within(read)
+
+    def rows(self, commit: str) -> LakeRows:
+        """The rows at a commit, or now, by DuckDB."""
+        ids = [each.id for each in self.table.commits]
+        snapshot = self._history.snapshots[ids.index(commit)].id if commit else self._source.state.head
+        [version] = [each for each in self._found.versions if each.live(snapshot)]
+        names = {each.id: each.name for each in self._source.state.schemas}
+        source = self._source
+        name = names[version.schema], version.name
+        return LakeRows(source.place, source.state.version, source.data_path, source.base, name, snapshot)
+
+
+class LakeSource:
+    """The tables of a lake; everything is as of the snapshot that was the newest when it was opened."""
+
+    def __init__(self, place: Place, options: Options) -> None:
+        if options.source_options:
+            raise UsageError("--source-option is for iceberg-catalog:NAME", hint="leave it out")
+        self.place = place
+        self.options = options
+        self.state = with_retry(self._opened)
+        self.base, self.data_path = _data_path(self.state, place, options)
+        self._tables = {self._name(each): each for each in self.state.tables if each.live(self.state.head)}
+
+    def _opened(self) -> LakeState:
+        with session(self.place) as opened:
+            state = lake_state(opened)
+            return state if self.options.at is None else lake_state(opened, _at(state, self.options.at))
+
+    def within(self, work: Callable[[Session], Result]) -> Result:
+        """Work in a session of its own, in which the lake still holds the state that was read."""
+
+        def once() -> Result:
+            with session(self.place) as opened:
+                now = {each.id for each in lake_state(opened).snapshots}
+                if gone := [each.id for each in self.state.snapshots if each.id not in now]:
+                    raise Conflict(
+                        f"{self.place.attach}: snapshot {gone[0]} was expired since the lake was opened",
+                        hint="run it again",
+                    )
+                return work(opened)
+
+        return with_retry(once)
+
+    def _name(self, each: TableVersion) -> TableName:
+        [schema] = [schema.name for schema in self.state.schemas if schema.id == each.schema]
+        return TableName((schema,), each.name)
+
+    def tables(self) -> Sequence[TableName]:
+        """The live tables."""
+        return sorted(self._tables)
+
+    def noticed(self) -> Sequence[Notice]:
+        """Views, macros and schemas without tables."""
+        head = self.state.head
+        schemas = {each.id: each.name for each in self.state.schemas if each.live(head)}
+        found = []
+        for view in self.state.views:
+            if view.live(head):
+                name = TableName((schemas.get(view.schema, ""),), view.name)
+                said = f"a view in {view.dialect}: {view.sql}"
+                found.append(Notice(name, Finding(Code.VIEW_NOT_CARRIED, str(name), said)))
+        for macro in self.state.macros:
+            if macro.live(head):
+                name = TableName((schemas.get(macro.schema, ""),), macro.name)
+                said = f"a macro: {'; '.join(macro.sql)}"
+                found.append(Notice(name, Finding(Code.MACRO_NOT_CARRIED, str(name), said)))
+        used = {each.namespace[0] for each in self._tables}
+        for schema in sorted(set(schemas.values()) - used - {"main"}):
+            finding = Finding(Code.EMPTY_NAMESPACE, schema, "a schema without tables")
+            found.append(Notice(TableName((schema,), ""), finding))
+        return found
+
+    def holds(self, name: TableName) -> bool:
+        """Whether the table that was opened is still live."""
+        id_ = self._tables[name].id
+        with session(self.place) as opened:
+            state = lake_state(opened)
+            return any(each.id == id_ and each.live(state.head) for each in state.tables)
+
+    def open(self, name: TableName) -> LakeSourceTable:
+        """Read a table's definition and history."""
+        version = self._tables[name]
+        found = self.within(lambda opened: definition(opened, self.state, version.id))
+        history = history_of(self.state, found, version.id)
+        table = table_of(self.state, found, history, name, self.folder(version), self.place.attach)
+        if self.base:
+            said = f"the data path {self.state.settings.get('data_path')} is relative: taken from {self.base}"
+            elsewhere = Finding(Code.LOCATION_ELSEWHERE, str(name), said)
+            table = replace(table, findings=(*table.findings, elsewhere))
+        return LakeSourceTable(self, version, found, history, table)
+
+    def folder(self, version: TableVersion) -> str:
+        """The directory of a table, with a slash at its end."""
+        schema = next(each for each in self.state.schemas if each.id == version.schema)
+        above = _below(self.data_path, schema.path, schema.relative, self.options)
+        return _below(above, version.path, version.relative, self.options)
+
+
+def _below(above: str, path: str | None, relative: bool, options: Options) -> str:
+    if path is None:
+        return above
+    return above + path if relative else apply_map(path, options.path_map)
+
+
+def _data_path(state: LakeState, place: Place, options: Options) -> tuple[str, str]:
+    """(the directory that a relative data path was taken from, the data path with a slash at its end).
+
+    DuckDB takes it from the working directory; one that is not there but beside the catalog file is taken from there.
+    """
+    stored = apply_map(state.settings.get("data_path", ""), options.path_map)
+    base = ""
+    if not is_absolute(stored):
+        base = os.getcwd()
+        beside = os.path.dirname(place.path)
+        if not place.is_server and not os.path.isdir(os.path.join(base, stored)):
+            base = beside if os.path.isdir(os.path.join(beside, stored)) else base
+        stored = os.path.join(base, stored)
+    return base, stored.rstrip("/") + "/"
+
+
+def _at(state: LakeState, at: str) -> int:
+    """The snapshot that --at names by id or by time."""
+    if at.isdigit():
+        if any(each.id == int(at) for each in state.snapshots):
+            return int(at)
+        raise UsageError(f"--at {at}: the lake has no such snapshot", hint=_kept(state.snapshots))
+    try:
+        stated = datetime.fromisoformat(at.replace("Z", "+00:00"))
+    except ValueError:
+        raise UsageError(
+            f"--at {at} is neither a snapshot nor a time", hint="give a snapshot id or a time such as 2024-01-31T10:00"
+        ) from None
+    stated = stated if stated.tzinfo else stated.replace(tzinfo=UTC)
+    time = (stated - datetime(1970, 1, 1, tzinfo=UTC)) // timedelta(microseconds=1)
+    older = [each.id for each in state.snapshots if each.time <= time]
+    if not older:
+        raise UsageError(f"--at {at}: the lake has no snapshot that old", hint=_kept(state.snapshots))
+    return max(older)
+
+
+def _kept(snapshots: Sequence[Snapshot]) -> str:
+    return f"it keeps {snapshots[0].id} to {snapshots[-1].id}"
+
+
+def open_source(rest: str, options: Options) -> LakeSource:
+    """The source behind `ducklake:REST`."""
+    return LakeSource(parse_place(rest, options.metadata_schema), options)

@@ -1,0 +1,371 @@
+"""The files of a lake's table over its history: when each is live, which rows are not there, what forbids it."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+from urllib.parse import unquote
+
+import polars as pl
+import pyarrow as pa
+
+from bridge.model.files import DATA_FILES, DELETED_ROWS, FileProblem, Files, StatsBatch
+from bridge.model.findings import Code, Finding
+from bridge.model.mapping import MappedColumn, NameMapping
+from bridge.model.options import Options
+from bridge.model.paths import apply_map, is_absolute
+from bridge.model.rewrite import DataFile, Equality, Name
+from bridge.model.table import Table
+from bridge.model.types import ColumnType, FieldId
+from bridge.ports import ProgressSink
+from converters import storage
+from converters.deletes.windows import settle
+from converters.ducklake.catalog.file_rows import FileRows, InlinedGroup, read_rows, stat_frames
+from converters.ducklake.catalog.history import Definition, LakeState
+from converters.ducklake.catalog.session import Session
+from converters.ducklake.definition import History, leaf_type
+from converters.ducklake.source_deletes import Index, absences
+from converters.ducklake.source_stats import StatSpool, typed
+from converters.parquet.path_value import segments
+
+__all__ = ["ENCRYPTED", "INLINED", "LakeFiles", "read_files"]
+
+INLINED = "ducklake-inlined"
+"""The format of what stands for rows that lie in the catalog."""
+ENCRYPTED = "ducklake-encrypted"
+"""The format of Parquet files under DuckDB's encryption."""
+
+Within = Callable[[Callable[[Session], Any]], Any]
+
+
+class LakeFiles:
+    """DATA_FILES rows, DELETED_ROWS, problems and findings; statistics are fetched and spooled on request."""
+
+    def __init__(
+        self,
+        files: pl.DataFrame,
+        deleted: pl.DataFrame,
+        mappings: Sequence[NameMapping],
+        problems: Sequence[FileProblem],
+        findings: Sequence[Finding],
+        columns: Columns,
+        fetch: Callable[[StatSpool], None],
+    ) -> None:
+        self.table: pa.Table = files.select(DATA_FILES.names).to_arrow().cast(DATA_FILES)
+        self.deletes: pa.Table = deleted.to_arrow().cast(DELETED_ROWS)
+        self.mappings = tuple(mappings)
+        self.problems = tuple(problems)
+        self.findings = tuple(findings)
+        self._files = files
+        self._columns = columns
+        self._fetch = fetch
+        self._spool: StatSpool | None = None
+
+    def stats(self) -> Iterator[StatsBatch]:
+        """Column by column. A file without a row in the catalog has nothing known, unless it cannot hold the column:
+        it is older than that, or its name mapping does not tell of it."""
+        if self._spool is None:
+            self._spool = StatSpool()
+            self._fetch(self._spool)
+        files = self._files.select("file", "data_file_id", "record_count", "own", "begin_snapshot", "mapping")
+        mapped = [self._columns.mapped(each) for each in self.mappings]
+        for field, type_ in self._columns.types.items():
+            listed = self._spool.column(int(field))
+            without = [number for number, ids in enumerate(mapped) if field not in ids]
+            may = pl.col("begin_snapshot") >= self._columns.since[field]
+            if without:
+                may &= ~pl.col("mapping").is_in(without).fill_null(False)
+            if listed is None:
+                rows = files.filter(may).with_columns(
+                    *(pl.lit(None, dtype=dtype).alias(name) for name, dtype in _UNKNOWN.items())
+                )
+            else:
+                joined = files.join(listed, on="data_file_id", how="left", nulls_equal=False, maintain_order="left")
+                told = pl.col("data_file_id").is_in(listed["data_file_id"].implode())
+                rows = joined.filter(may | told.fill_null(False))
+            yield from typed(field, type_, field in self._columns.repeated, rows)
+
+    def sources(self, rows: Sequence[int]) -> Sequence[DataFile]:
+        """How files, by row number, are to be read by an engine that rewrites them."""
+        chosen = self._files.filter(pl.col("file").is_in(list(rows)))
+        made: dict[int, DataFile] = {}
+        for row in chosen.rows(named=True):
+            mapping = None if row["mapping"] is None else self.mappings[row["mapping"]]
+            kind = ENCRYPTED if row["encryption_key"] else row["format"]
+            made[row["file"]] = DataFile(
+                row["path"],
+                kind,
+                row["record_count"],
+                row["size"] or None,
+                {} if mapping is None else _from_path(mapping, row["path"]),
+                None if mapping is None else _names(mapping.columns),
+            )
+        return [made[row] for row in rows]
+
+    def equality(self, first: int) -> Equality | None:
+        """A lake has no equality deletes."""
+        return None
+
+    def resolved(self, found: pa.Table) -> Files:
+        """There is nothing to resolve."""
+        return self
+
+
+_UNKNOWN = {
+    "column_size_bytes": pl.Int64,
+    "value_count": pl.Int64,
+    "null_count": pl.Int64,
+    "min_value": pl.String,
+    "max_value": pl.String,
+    "contains_nan": pl.Boolean,
+}
+
+
+class Columns:
+    """The leaf columns that a table ever had: newest type, whether in a list or map, first snapshot."""
+
+    def __init__(self, found: Definition) -> None:
+        newest = {each.id: each for each in sorted(found.columns, key=lambda each: each.begin)}
+        containers = {each.parent for each in newest.values()}
+        self.types: dict[FieldId, ColumnType] = {}
+        self.repeated: set[FieldId] = set()
+        self.since: dict[FieldId, int] = {}
+        for each in found.columns:
+            id_ = FieldId(each.id)
+            self.since[id_] = min(each.begin, self.since.get(id_, each.begin))
+        for each in newest.values():
+            if each.id in containers or each.type.casefold() in ("struct", "list", "map"):
+                continue
+            id_ = FieldId(each.id)
+            self.types[id_] = leaf_type(each.type)
+            above = each.parent
+            while above is not None and above in newest:
+                if newest[above].type.casefold() in ("list", "map"):
+                    self.repeated.add(id_)
+                above = newest[above].parent
+
+    def mapped(self, mapping: NameMapping) -> set[FieldId]:
+        """The fields of every level that a mapping tells of."""
+
+        def below(columns: Sequence[MappedColumn]) -> Iterator[FieldId]:
+            for each in columns:
+                yield each.field
+                yield from below(each.children)
+
+        return set(below(mapping.columns))
+
+
+def _names(columns: Sequence[MappedColumn]) -> tuple[Name, ...]:
+    """A mapping as engines take it: the child of a list is called `element` there."""
+    return tuple(Name(int(each.field), (each.name,), _below(each)) for each in columns if not each.from_path)
+
+
+def _below(column: MappedColumn) -> tuple[Name, ...]:
+    alone = len(column.children) == 1 and column.children[0].name in ("list", "element", "array")
+    return tuple(
+        Name(int(each.field), ("element",) if alone else (each.name,), _below(each)) for each in column.children
+    )
+
+
+def _from_path(mapping: NameMapping, path: str) -> Mapping[int, str | bytes | None]:
+    """The values of partition columns that stand in a file's path."""
+    found = segments(path)
+    return {int(each.field): _hive(found.get(each.name)) for each in mapping.columns if each.from_path}
+
+
+def _hive(text: str | None) -> str | None:
+    return None if text in (None, "__HIVE_DEFAULT_PARTITION__") else unquote(text)
+
+
+def read_files(
+    opened: Session,
+    state: LakeState,
+    found: Definition,
+    history: History,
+    table: Table,
+    base: str,
+    options: Options,
+    within: Within,
+    progress: ProgressSink,
+) -> Files:
+    """Everything that the catalog says, what delete files and merged files say, and whether the files are there.
+
+    `base` is the directory that stored relative paths are taken from.
+    """
+    table_id = found.versions[0].id
+    progress.step(f"{table.name}: reading the catalog")
+    rows = read_rows(opened, table_id, state.head)
+    place = _Place(table.location, base or os.getcwd(), options)
+    numbers = {id_: number for number, id_ in enumerate(sorted(rows.mappings))}
+    every = pl.concat([_data_files(rows, place, numbers), _groups(rows.inlined, table)], how="diagonal")
+    files = _live(every, history)
+    deletes = rows.deletes.with_columns(place.of("path", "path_is_relative"))
+    progress.step(f"{table.name}: reading {len(deletes)} delete files")
+    gone = absences(files, deletes, rows.noted, history, str(table.name))
+    pieces, deleted = settle(files, pl.concat([gone.hits, *_ended(rows.inlined, files, history)]))
+    problems = [*gone.problems, *_problems(pieces, table)]
+    findings: list[Finding] = []
+    if options.check_files == "all":
+        progress.step(f"{table.name}: looking at {len(files)} data files")
+        problems += _missing(pieces, table)
+    else:
+        said = f"{len(files)} data files are taken as the catalog says"
+        findings.append(Finding(Code.FILES_UNCHECKED, str(table.name), said))
+
+    def fetch(spool: StatSpool) -> None:
+        def work(session: Session) -> None:
+            for frame in stat_frames(session, table_id):
+                spool.add(frame)
+
+        within(work)
+
+    mappings = [rows.mappings[id_] for id_ in sorted(rows.mappings)]
+    return LakeFiles(pieces, deleted, mappings, problems, findings, Columns(found), fetch)
+
+
+class _Place:
+    """Where stored paths lead."""
+
+    def __init__(self, folder: str, base: str, options: Options) -> None:
+        self._folder = folder
+        self._base = base
+        self._map = options.path_map
+
+    def of(self, path: str, relative: str) -> pl.Expr:
+        """A column of stored paths as absolute ones."""
+        below = pl.lit(self._folder) + pl.col(path)
+        other = pl.col(path).map_elements(self._absolute, return_dtype=pl.String)
+        return pl.when(pl.col(relative).fill_null(False)).then(below).otherwise(other).alias(path)
+
+    def _absolute(self, stored: str) -> str:
+        mapped = apply_map(stored, self._map)
+        return mapped if is_absolute(mapped) else os.path.join(self._base, mapped)
+
+
+def _data_files(rows: FileRows, place: _Place, numbers: Mapping[int, int]) -> pl.DataFrame:
+    return rows.data.with_columns(
+        place.of("path", "path_is_relative"),
+        pl.lit("parquet").alias("format"),
+        pl.col("file_size_bytes").fill_null(0).alias("size"),
+        pl.col("record_count").fill_null(0),
+        pl.col("partition_id").fill_null(0).cast(pl.Int32).alias("spec"),
+        pl.col("row_id_start").alias("first_row_id"),
+        pl.col("mapping_id").replace_strict(numbers, default=None, return_dtype=pl.Int32).alias("mapping"),
+        (pl.col("path_is_relative").fill_null(False) & pl.col("mapping_id").is_null()).alias("own"),
+        pl.when(pl.col("encryption_key") != "").then(pl.col("encryption_key")).alias("encryption_key"),
+        pl.lit(None, dtype=pl.Int64).alias("group"),
+    )
+
+
+def _groups(groups: Sequence[InlinedGroup], table: Table) -> pl.DataFrame:
+    """A row for each group of rows that lie in the catalog, in the place of a file."""
+    return pl.DataFrame(
+        {
+            "path": [f"{table.metadata}#{each.name}" for each in groups],
+            "begin_snapshot": [each.begin for each in groups],
+            "end_snapshot": [None if each.ends.null_count() else each.ends.max() for each in groups],
+            "record_count": [len(each.ends) for each in groups],
+            "first_row_id": [each.first_row_id for each in groups],
+            "group": list(range(len(groups))),
+        },
+        schema={
+            "path": pl.String,
+            "begin_snapshot": pl.Int64,
+            "end_snapshot": pl.Int64,
+            "record_count": pl.Int64,
+            "first_row_id": pl.Int64,
+            "group": pl.Int64,
+        },
+    ).with_columns(
+        pl.lit(INLINED).alias("format"),
+        pl.lit(0, dtype=pl.Int64).alias("size"),
+        pl.lit(0, dtype=pl.Int32).alias("spec"),
+        pl.lit(False).alias("own"),
+    )
+
+
+def _live(files: pl.DataFrame, history: History) -> pl.DataFrame:
+    """The files that some commit sees, with their intervals, numbered in a stable order."""
+    index = Index(history)
+    count = len(history.snapshots)
+    spans = files.with_columns(index.of("begin_snapshot").alias("begin"), index.of("end_snapshot").alias("end"))
+    spans = spans.with_columns(
+        pl.when(pl.col("end") < count).then(pl.col("end")).alias("end"), pl.lit(None, dtype=pl.Int64).alias("sequence")
+    )
+    seen = spans.filter((pl.col("begin") < count) & (pl.col("end").is_null() | (pl.col("end") > pl.col("begin"))))
+    ordered = seen.sort("begin", "file_order", "begin_snapshot", "data_file_id", "path", nulls_last=True)
+    return ordered.with_row_index("file").with_columns(pl.col("file").cast(pl.Int64))
+
+
+def _ended(groups: Sequence[InlinedGroup], files: pl.DataFrame, history: History) -> Iterator[pl.DataFrame]:
+    """The rows of groups that were deleted, as HITS."""
+    index, count = Index(history), len(history.snapshots)
+    for row in files.filter(pl.col("group").is_not_null()).select("file", "group", "begin", "end").rows(named=True):
+        ends = groups[row["group"]].ends
+        rows = pl.DataFrame({"at": ends}).with_row_index("position").drop_nulls("at")
+        rows = rows.select(
+            pl.lit(row["file"], dtype=pl.Int64).alias("file"),
+            pl.col("position").cast(pl.Int64),
+            pl.max_horizontal(index.of("at"), pl.lit(row["begin"], dtype=pl.Int64)).alias("begin"),
+            pl.lit(row["end"], dtype=pl.Int64).alias("end"),
+        )
+        yield rows.filter(pl.col("begin") < (count if row["end"] is None else row["end"]))
+
+
+def _problems(files: pl.DataFrame, table: Table) -> Iterator[FileProblem]:
+    """What has to be rewritten, and what cannot be told apart."""
+    subject = str(table.name)
+    inlined = files.filter(pl.col("format") == INLINED)
+    if len(inlined):
+        count = inlined.unique("path")["record_count"].sum()
+        yield _problem(
+            Code.INLINED_ROWS,
+            subject,
+            f"{count} rows lie in the catalog",
+            inlined,
+            "or write them to files in the lake itself: CALL ducklake_flush_inlined_data(...)",
+        )
+    encrypted = files.filter(pl.col("encryption_key").is_not_null())
+    if len(encrypted):
+        said = f"{encrypted['path'].n_unique()} data files are encrypted by DuckDB"
+        yield _problem(Code.FILE_ENCRYPTED, subject, said, encrypted)
+    twice = files.filter(pl.col("data_file_id").is_not_null()).unique("data_file_id")
+    twice = twice.filter(pl.col("path").is_duplicated())
+    if len(twice):
+        again = twice["path"].unique(maintain_order=True)
+        spans = files.filter(pl.col("path").is_in(again.implode()))
+        joined = spans.join(spans, on="path", suffix="_other").filter(
+            (pl.col("data_file_id") < pl.col("data_file_id_other"))
+            & (pl.col("end").is_null() | (pl.col("begin_other") < pl.col("end")))
+            & (pl.col("end_other").is_null() | (pl.col("begin") < pl.col("end_other")))
+        )
+        if len(joined):
+            said = f"{joined['path'].n_unique()} data files are registered twice, such as {joined['path'][0]}"
+            yield _problem(Code.FILE_LISTED_TWICE, subject, said, joined, rows=False)
+
+
+def _problem(
+    code: Code, subject: str, said: str, files: pl.DataFrame, hint: str = "", rows: bool = True
+) -> FileProblem:
+    paths = files["path"].unique(maintain_order=True)
+    finding = Finding(code, subject, said, hint, tuple(paths.head(1000)), len(paths))
+    ends = files["end"]
+    last = None if ends.null_count() else ends.max()
+    return FileProblem(finding, None if last is None else int(str(last)), tuple(files["file"]) if rows else ())
+
+
+def _missing(files: pl.DataFrame, table: Table) -> Iterator[FileProblem]:
+    """Files that are not there, and those that are not as long as the catalog says."""
+    stored = files.filter(pl.col("format") != INLINED)
+    paths = stored["path"].unique(maintain_order=True)
+    sizes = pl.Series(storage.sizes(paths.to_list()), dtype=pl.Int64)
+    found = stored.join(pl.DataFrame({"path": paths, "real": sizes}), on="path", maintain_order="left")
+    gone = found.filter(pl.col("real").is_null())
+    if len(gone):
+        said = f"{gone['path'].n_unique()} data files are gone, such as {gone['path'][0]}"
+        yield _problem(Code.FILE_MISSING, str(table.name), said, gone, "restore them", rows=False)
+    other = found.filter(pl.col("real") != pl.col("size"))
+    if len(other):
+        said = f"{other['path'].n_unique()} data files are not as long as the catalog says, such as {other['path'][0]}"
+        yield _problem(Code.FILE_SIZE, str(table.name), said, other, rows=False)
