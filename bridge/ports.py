@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from bridge.model.files import Files
+from bridge.model.files import FileProblem, Files
 from bridge.model.findings import Finding
 from bridge.model.options import Options
 from bridge.model.rewrite import DataFile, Equality, WrittenFiles
@@ -228,6 +228,11 @@ class Target(Protocol):
 
     def review(self, table: Table, name: TableName, options: Options) -> Sequence[Finding]:
         """What the target has to say about the definition of a table, and about the name it is to have."""
+        ...
+
+    def review_files(self, table: Table, files: Files, name: TableName, options: Options) -> Sequence[FileProblem]:
+        """What the target has to say about the files: those that it cannot take as they are, and what follows from
+        them."""
         ...
 
     def overlaps(self, location: str, files: Files) -> Finding | None:

@@ -203,6 +203,9 @@ class DuckDB:
 class Spark:
     """Spark with Iceberg Java."""
 
+    def ask(self, sql: str) -> list[tuple[Any, ...]]:
+        return [tuple(map(normal, row)) for row in self.spark.sql(in_spark(sql)).collect()]
+
     def __init__(self, scratch: str) -> None:
         from pyspark.sql import SparkSession
 
@@ -244,12 +247,17 @@ class Spark:
         self.spark.sql("SELECT * FROM published").write.parquet(plain)
         self.spark.read.parquet(plain).createOrReplaceTempView("wanted")
         yield from compared(
-            lambda sql: [tuple(map(normal, row)) for row in self.spark.sql(sql.replace("TIMESTAMPTZ", "TIMESTAMP_LTZ").replace(" TIMESTAMP '", " TIMESTAMP_NTZ '")).collect()],
+            self.ask,
             "published",
             "wanted",
             wanted,
             "`",
         )  # fmt: skip
+
+
+def in_spark(sql: str) -> str:
+    """DuckDB's words for instants in Spark's."""
+    return sql.replace("TIMESTAMPTZ", "TIMESTAMP_LTZ").replace(" TIMESTAMP '", " TIMESTAMP_NTZ '")
 
 
 def compared(ask: Any, published: str, plain: str, wanted: pa.Table, mark: str) -> Iterator[str]:
@@ -258,7 +266,7 @@ def compared(ask: Any, published: str, plain: str, wanted: pa.Table, mark: str) 
     for start in range(0, len(asked), 20):
         part = asked[start : start + 20]
         both = [
-            ask(" UNION ALL ".join(f"SELECT {n} AS n, count(*) AS c FROM {at} WHERE {each}" for n, each in enumerate(part)))
+            ask(" UNION ALL ".join(f"SELECT {n} n, count(*) c FROM {at} WHERE {one}" for n, one in enumerate(part)))
             for at in (published, plain)
         ]  # fmt: skip
         here, there = (dict(each) for each in both)

@@ -82,6 +82,8 @@ class Table:
     refs: tuple[Ref, ...] = ()
     next_row_id: int | None = None
     findings: tuple[Finding, ...] = ()
+    root: str = ""
+    """The directory below which the source removes what it does not know; "": its location."""
 
     @property
     def all_fields(self) -> tuple[Field, ...]:

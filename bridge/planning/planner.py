@@ -45,9 +45,10 @@ def decide(
     said: Sequence[Finding],
     options: Options,
     newest: int | None = None,
+    more: Sequence[FileProblem] = (),
 ) -> TablePlan:
-    """The plan for one table; `newest` is the time of the target's newest commit. Conflict when both sides changed
-    since the last run."""
+    """The plan for one table; `more` is what the target says about the files, `newest` the time of the target's newest
+    commit. Conflict when both sides changed since the last run."""
     definition = definition_of(table)
     identity = {"format": table.format, "uuid": table.uuid, "location": table.location}
     plan_id = _digest(repr((identity, [commit.id for commit in table.commits], definition, options.type_map)))
@@ -62,7 +63,7 @@ def decide(
     ownership = options.ownership or (held.bookmark.ownership if held and held.bookmark else "shared")
     every = tuple(range(files.table.num_rows))
     problems = [FileProblem(each, None, every) for each in said if each.code.rewritable and each.on_files]
-    problems += [each for each in files.problems if not _accepted(each.finding, options)]
+    problems += [each for each in (*files.problems, *more) if not _accepted(each.finding, options)]
     if ownership == "adopt":
         problems += _returning(table, files)
     healed = [each for each in problems if _heals(table, each, options)]

@@ -148,6 +148,7 @@ class LakeSource:
         found = self.within(lambda opened: definition(opened, self.state, version.id))
         history = history_of(self.state, found, version.id)
         table = table_of(self.state, found, history, name, self.folder(version), self.place.attach)
+        table = replace(table, root=self.data_path)
         if self.base:
             said = f"the data path {self.state.settings.get('data_path')} is relative: taken from {self.base}"
             elsewhere = Finding(Code.LOCATION_ELSEWHERE, str(name), said)

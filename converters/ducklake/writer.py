@@ -11,7 +11,7 @@ from contextlib import contextmanager
 import numpy as np
 
 from bridge.errors import Blocked, BridgeError, Conflict, Unreachable, UsageError
-from bridge.model.files import Files
+from bridge.model.files import FileProblem, Files
 from bridge.model.findings import Code, Finding
 from bridge.model.options import Options
 from bridge.model.paths import is_within
@@ -145,6 +145,10 @@ class DuckLakeTarget:
         if self._encrypted:
             found.append(Finding(Code.TARGET_ENCRYPTED, str(table.name), f"{self.place.path} is an encrypted lake"))
         return found
+
+    def review_files(self, table: Table, files: Files, name: TableName, options: Options) -> Sequence[FileProblem]:
+        """The readers look for what a lake cannot take."""
+        return ()
 
     def overlaps(self, location: str, files: Files) -> Finding | None:
         """Orphan cleanup removes every unregistered Parquet file below the data path, so neither may hold the other."""

@@ -8,9 +8,22 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
 
-from bridge.model.types import ColumnType, Decimal, Field, Geo, Leaf, ListOf, MapOf, Struct, Time, Timestamp, Unit
+from bridge.model.types import (
+    ColumnType,
+    Decimal,
+    Field,
+    Fixed,
+    Geo,
+    Leaf,
+    ListOf,
+    MapOf,
+    Struct,
+    Time,
+    Timestamp,
+    Unit,
+)
 
-__all__ = ["MATRIX", "READERS", "Row", "Verdict", "Way", "choose", "stored"]
+__all__ = ["MATRIX", "READERS", "Row", "Verdict", "Way", "choose", "own_version", "stored", "stored_fields"]
 
 
 class Verdict(Enum):
@@ -117,7 +130,7 @@ def choose(type_: ColumnType) -> Row | None:
             return _FIRST.get(type_)
 
 
-_OWN: dict[object, int] = {Leaf.NOTHING: 3, Timestamp(Unit.NANO, utc=True): 3}
+_OWN: dict[ColumnType, int] = {Leaf.NOTHING: 3, Timestamp(Unit.NANO, utc=True): 3}
 
 
 def own_version(type_: ColumnType) -> int | None:
@@ -125,7 +138,7 @@ def own_version(type_: ColumnType) -> int | None:
     row = choose(type_)
     if row is not None:
         return row.version
-    return _OWN.get(type_) if not type(type_).__name__ == "Fixed" else 2
+    return 2 if isinstance(type_, Fixed) else _OWN.get(type_)
 
 
 def stored(type_: ColumnType) -> ColumnType:

@@ -7,11 +7,12 @@ import re
 import shlex
 import subprocess
 import sys
+import uuid
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from bridge.errors import BridgeError, Conflict
-from bridge.model.files import Files
+from bridge.model.files import FileProblem, Files
 from bridge.model.findings import Code, Finding
 from bridge.model.options import Options
 from bridge.model.paths import is_within
@@ -23,9 +24,10 @@ from converters import storage
 from converters.iceberg.publish.bookmark import bookmark_of, kept_commits
 from converters.iceberg.publish.held import held_files
 from converters.iceberg.publish.properties import table_properties
-from converters.iceberg.publish.review import review_table, version_for
+from converters.iceberg.publish.review import review_files, review_table, version_for
 from converters.iceberg.publish.table import Published, prepare
 from converters.iceberg.publish.totals import live_rows
+from converters.iceberg.publish.way_back import restored
 from converters.iceberg.scanner import IcebergRows
 from converters.iceberg.type_matrix import stored_fields
 from converters.iceberg.warehouse import Held, Home, Warehouse
@@ -81,6 +83,11 @@ class IcebergTarget:
         """What Iceberg has to say about the definition and the name."""
         return review_table(table, name, options)
 
+    def review_files(self, table: Table, files: Files, name: TableName, options: Options) -> Sequence[FileProblem]:
+        """Files that one name mapping for all would misread, and defaults that only version 3 has."""
+        there = self._home.find(name)
+        return review_files(table, files, options, None if there is None else there[1].metadata)
+
     def overlaps(self, location: str, files: Files) -> Finding | None:
         """Orphan cleanup of a lake removes what it does not know below its data path, and Iceberg's below a table."""
         place = self._home.location(TableName((), "")).rstrip("/")
@@ -129,7 +136,7 @@ class IcebergTarget:
         done: list[Written] = []
         try:
             for write in writes:
-                ready.append(self._ready(write, progress))
+                ready.append(self._ready(replace(write, table=restored(write.table)), progress))
             for each in ready:
                 self._home.commit(each.write.name, each.held, each.published.metadata, each.mark)
                 made = each.published.made
@@ -157,9 +164,9 @@ class IcebergTarget:
             self._check(write, held)
         metadata = None if held is None else held.metadata
         location = self._home.location(write.name) if metadata is None else str(metadata["location"])
-        version = version_for(write, self._options, metadata)
-        sequence = 0 if metadata is None else int(metadata.get("last-sequence-number", 0))
-        mark = f"bridge-{write.plan}-{sequence}"
+        version = version_for(write.table, write.files, write.first, self._options, metadata)
+        # another run of the same plan must not name the same files: whichever comes second removes its own
+        mark = f"bridge-{write.plan}-{uuid.uuid4().hex[:12]}"
         published = prepare(
             write,
             location,

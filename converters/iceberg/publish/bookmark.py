@@ -1,4 +1,4 @@
-"""What a published table remembers of where it came from: one table property, and the source commit of each snapshot."""
+"""What a published table remembers of its source: one table property, and the source commit of each snapshot."""
 
 from __future__ import annotations
 

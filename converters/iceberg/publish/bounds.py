@@ -1,7 +1,7 @@
 """Bounds as an entry stores them (specification, "Appendix D: Single-value serialization").
 
 What a reader could be led astray by is left out or widened: a bound of zero stands for both zeros; a column that holds
-NaN, or may, gets no upper bound, since Spark counts NaN as the greatest value and Iceberg does not.
+NaN, or may, gets none, since Spark counts NaN as the greatest value and Iceberg does not.
 """
 
 from __future__ import annotations
@@ -108,7 +108,8 @@ def encoded(lower: pa.Array, upper: pa.Array, type_: ColumnType, nans: pa.Array)
     low, high = typed(lower, type_), typed(upper, type_)
     if type_ in (Leaf.FLOAT32, Leaf.FLOAT64):
         low, high = _zeros(low, -0.0), _zeros(high, 0.0)
-        high = pc.if_else(pc.fill_null(pc.equal(nans, 0), False), high, pa.scalar(None, high.type))
+        without = pc.fill_null(pc.equal(nans, 0), False)
+        low, high = (pc.if_else(without, each, pa.scalar(None, each.type)) for each in (low, high))
         low = pc.if_else(pc.fill_null(pc.is_nan(low), False), pa.scalar(None, low.type), low)
         high = pc.if_else(pc.fill_null(pc.is_nan(high), False), pa.scalar(None, high.type), high)
     if type_ is Leaf.STRING:

@@ -1,4 +1,4 @@
-"""Deletes of data files as Iceberg wants them: position delete files in version 2, vectors in Puffin files in version 3.
+"""Deletes of data files as Iceberg wants them: position delete files in version 2, vectors in Puffin files in 3.
 
 One delete file, or one vector, holds all deletes of one data file at a time.
 """

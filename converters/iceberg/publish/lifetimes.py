@@ -31,7 +31,7 @@ class Spans:
 
 
 class DeleteSets:
-    """Sets of deleted positions: of the file at `span`, live from `begin` to `end`; positions are made when asked for."""
+    """Sets of deleted positions: of the file at `span`, live from `begin` to `end`; made when asked for."""
 
     def __init__(self, files: Files, found: list[tuple[int, int, int, int, int]]) -> None:
         columns = np.array(found, dtype=np.int64).reshape(len(found), 5).T

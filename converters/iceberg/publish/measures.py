@@ -30,8 +30,12 @@ MAPS = {
 }
 _COUNTS = ("size", "values", "nulls", "nans")
 _STORED = pa.schema(
-    [pa.field("file", pa.int64()), *(pa.field(each, pa.int64()) for each in _COUNTS)]
-    + [pa.field("lower", pa.binary()), pa.field("upper", pa.binary())]
+    [
+        pa.field("file", pa.int64()),
+        *(pa.field(each, pa.int64()) for each in _COUNTS),
+        pa.field("lower", pa.binary()),
+        pa.field("upper", pa.binary()),
+    ]
 )
 Pairs = tuple[dict[str, Any], ...]
 
@@ -56,8 +60,8 @@ class Measures:
         table = batch.table.combine_chunks()
         columns = {name: _array(table, name) for name in table.column_names}
         nans = columns["nans"].cast(pa.int64())
-        if not batch.exact and versions[-1] is not Leaf.STRING:
-            # Spark answers min and max from bounds, but never those of text
+        if not batch.exact and versions[-1] not in (Leaf.STRING, Leaf.FLOAT32, Leaf.FLOAT64):
+            # Spark answers min and max from bounds, but never those of text; those of floats are taken where no NaN is
             nothing = pa.nulls(len(nans), columns["lower"].type)
             columns |= {"lower": nothing, "upper": nothing}
         lower, upper = self._bounds(columns, versions, nans)

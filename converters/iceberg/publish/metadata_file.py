@@ -15,6 +15,8 @@ from bridge.ports import TableWrite
 from converters.iceberg.publish.bookmark import COMMIT, PROPERTY, TIME, kept_commits, property_text
 from converters.iceberg.publish.definition import schema_json, sort_order_json, spec_json
 from converters.iceberg.publish.history import Made
+from converters.iceberg.publish.layout import published_order
+from converters.iceberg.publish.way_back import original_id
 from converters.iceberg.type_matrix import stored_fields
 
 __all__ = ["built", "published_schema", "snapshot_ids"]
@@ -25,9 +27,14 @@ _PREVIOUS = 100
 
 
 def snapshot_ids(table: Table) -> list[int]:
-    """The commit's own number where it is one, so that AS OF means the same on both sides."""
-    made = []
+    """The id that the snapshot had in the Iceberg table that a lake's came from, else the commit's own number, so that
+    AS OF means the same on both sides."""
+    made: list[int] = []
     for commit in table.commits:
+        number = original_id(commit, table) or 0
+        if number and number not in made:
+            made.append(number)
+            continue
         number = int(commit.id) if commit.id.isdecimal() and len(commit.id) < 20 else 0
         if not 0 < number < 1 << 63:
             digest = hashlib.sha256(f"{table.uuid}\n{table.location}\n{commit.id}".encode()).digest()
@@ -64,14 +71,12 @@ def _snapshot(made: Made, schema: int, time: int, version: int) -> dict[str, Any
         "added-files-size": counts.size,
         "removed-files-size": counts.removed_size,
     }
-    known = ("append", "replace", "overwrite", "delete")
-    operation = made.commit.operation if made.commit.operation in known else counts.operation
     found: dict[str, Any] = {
         "sequence-number": made.sequence,
         "snapshot-id": made.id,
         "timestamp-ms": time,
         "summary": {
-            "operation": operation,
+            "operation": _operation(made),
             **summary,
             COMMIT: made.commit.id,
             TIME: str(made.commit.time),
@@ -87,6 +92,19 @@ def _snapshot(made: Made, schema: int, time: int, version: int) -> dict[str, Any
     if version >= 3:
         found |= {"first-row-id": made.first_row_id, "added-rows": made.rows}
     return found
+
+
+def _operation(made: Made) -> str:
+    """What the source calls it where the files agree, else what they tell (specification, "Snapshots")."""
+    counts, said = made.counts, made.commit.operation
+    only_adds = not (counts.removed[0] or counts.files[1] or counts.removed[1])
+    agrees = {
+        "append": only_adds,
+        "delete": not counts.files[0],
+        "overwrite": True,
+        "replace": counts.records[0] - counts.removed_records[0] == counts.records[1] - counts.removed_records[1],
+    }
+    return said if agrees.get(said) else counts.operation
 
 
 def _millis(commit: Commit) -> int:
@@ -107,6 +125,7 @@ def built(
 ) -> dict[str, Any]:
     """The whole document; `held` is the one before."""
     table = write.table
+    order = published_order(table.sort_order)
     schemas = {each.id: each for each in table.schemas.values()} | {table.schema.id: table.schema}
     kept = _kept(write, held)
     snapshots = [*kept, *(_snapshot(each, each.commit.schema, _millis(each.commit), version) for each in made)]
@@ -136,10 +155,10 @@ def built(
             *(field.id for spec in specs.values() for field in spec.fields),
             999,
         ),
-        "default-sort-order-id": table.sort_order.id if table.sort_order.fields else 0,
+        "default-sort-order-id": order.id if order.fields else 0,
         "sort-orders": [
             {"order-id": 0, "fields": []},
-            *([sort_order_json(table.sort_order)] if table.sort_order.fields and table.sort_order.id else []),
+            *([sort_order_json(order)] if order.fields and order.id else []),
         ],
         "properties": dict(properties),
         "current-snapshot-id": current,

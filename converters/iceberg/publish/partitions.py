@@ -95,7 +95,7 @@ def _proofs(table: pa.Table, field: PartitionField, type_: ColumnType, exact: bo
         first = pc.if_else(since_1970, first, pa.scalar(None, first.type))
     low, high = first, last
     same = pc.fill_null(pc.equal(low, high), False).to_numpy(zero_copy_only=False) & (nulls == 0)
-    values[same] = np.array(low.filter(pa.array(same)).to_pylist() + [None], dtype=object)[:-1]
+    values[same] = np.array([*low.filter(pa.array(same)).to_pylist(), None], dtype=object)[:-1]
     return values, proved | same
 
 

@@ -3,20 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
+import pyarrow as pa
 import pyarrow.compute as pc
 
+from bridge.model.files import FileProblem, Files
 from bridge.model.findings import Code, Finding
+from bridge.model.mapping import MappedColumn
 from bridge.model.options import Options
 from bridge.model.schema import Placed, walk
 from bridge.model.table import Table, TableName
 from bridge.model.types import ColumnType, FieldId, Leaf
-from bridge.ports import TableWrite
 from converters.iceberg.type_matrix import READERS, Verdict, Way, choose, own_version
 
-__all__ = ["needs_rows", "review_table", "version_for"]
+__all__ = ["needs_rows", "review_files", "review_table", "version_for"]
 
 
 def _leaves(table: Table) -> Iterator[Placed]:
@@ -54,15 +56,6 @@ def review_table(table: Table, name: TableName, options: Options) -> list[Findin
         if not level or "/" in level or level in (".", ".."):
             found.append(Finding(Code.NAME_UNSUPPORTED, subject, f"{level!r} cannot be a directory", "use --as"))
     found += _types(table, options)
-    if options.format_version != 3:
-        written = [
-            ".".join(each.path)
-            for each in walk(table.schema.fields)
-            if each.field.write_default is not None and _version_of(table) < 3
-        ]
-        if written:
-            said = f"the defaults of {', '.join(written[:5])} are for readers of version 3"
-            found.append(Finding(Code.DEFAULT_LOST, subject, said, "--format-version 3 keeps them"))
     return found
 
 
@@ -119,29 +112,92 @@ def _version_of(table: Table) -> int:
     return max((own_version(each.field.type) or 2 for each in _leaves(table)), default=2)
 
 
-def version_for(write: TableWrite, options: Options, held: Mapping[str, Any] | None) -> int:
+def version_for(
+    table: Table, files: Files, first: int, options: Options, held: Mapping[str, Any] | None
+) -> Literal[2, 3]:
     """2, unless something needs 3: it was asked for, the target is 3, a type, or files without a column that has a
     default for them."""
     before = int((held or {}).get("format-version", 2))
-    asked = options.format_version or 2
-    needed = max(asked, before, _version_of(write.table))
-    if needed < 3 and _lacking_defaults(write):
+    needed = max(options.format_version or 2, before, _version_of(table))
+    if needed >= 3 or _lacking_defaults(table, files, first):
         return 3
-    return needed
+    return 2
 
 
-def _lacking_defaults(write: TableWrite) -> bool:
+def _lacking_defaults(table: Table, files: Files, first: int) -> bool:
     """Whether a carried file does not hold a column whose initial default is not NULL."""
-    fields: Sequence[FieldId] = [
-        each.field.id for each in _leaves(write.table) if each.field.initial_default is not None
-    ]
+    fields = [each.field.id for each in _leaves(table) if each.field.initial_default is not None]
     if not fields:
         return False
-    files = write.files.table
-    carried = pc.fill_null(pc.greater(files.column("end"), write.first), True)
-    carried = pc.and_(carried, pc.greater(files.column("record_count"), 0)).to_numpy()
-    holding = {field: np.zeros(files.num_rows, dtype=bool) for field in fields}
-    for batch in write.files.stats():
+    rows = files.table
+    carried = pc.fill_null(pc.greater(rows.column("end"), first), True)
+    carried = pc.and_(carried, pc.greater(rows.column("record_count"), 0)).to_numpy()
+    holding = {field: np.zeros(rows.num_rows, dtype=bool) for field in fields}
+    for batch in files.stats():
         if batch.field in holding:
             holding[batch.field][batch.table.column("file").to_numpy()] = True
     return any((carried & ~each).any() for each in holding.values())
+
+
+def review_files(table: Table, files: Files, options: Options, held: Mapping[str, Any] | None) -> list[FileProblem]:
+    """What follows from the files together."""
+    found: list[FileProblem] = []
+    if version_for(table, files, 0, options, held) < 3:
+        found += [FileProblem(each, None) for each in _lost_defaults(table)]
+    elif options.format_version == 2:
+        said = "older files lack a column that has a default for them, which only version 3 can say"
+        finding = Finding(Code.TYPE_UNSUPPORTED, str(table.name), said, "leave --format-version out")
+        found.append(FileProblem(finding, None))
+    return [*found, *mapping_problems(table, files)]
+
+
+def _lost_defaults(table: Table) -> Iterator[Finding]:
+    columns = [".".join(each.path) for each in walk(table.schema.fields) if each.field.write_default is not None]
+    if columns:
+        said = f"the defaults of {', '.join(columns[:5])} are for readers of version 3"
+        yield Finding(Code.DEFAULT_LOST, str(table.name), said, "--format-version 3 keeps them")
+
+
+def mapping_problems(table: Table, files: Files) -> Iterator[FileProblem]:
+    """Files whose names mean other columns than the same names do in other files: Iceberg has one mapping for all."""
+    meant: dict[tuple[FieldId | None, str], FieldId] = {}
+    wrong: list[int] = []
+    for number, mapping in enumerate(files.mappings):
+        own = dict(_named(mapping.columns, None))
+        if any(meant.get(key, field) != field for key, field in own.items()):
+            wrong.append(number)
+        else:
+            meant |= own
+    column = files.table.column("mapping")
+    yield from _mapped(
+        table, files, pc.is_in(column, pa.array(wrong, pa.int32())), Code.NO_FIELD_IDS,
+        "a name in them is another column in others, and Iceberg has one name mapping for all files",
+    )  # fmt: skip
+    from_path = [
+        number
+        for number, mapping in enumerate(files.mappings)
+        if number not in wrong and any(each.from_path for each in mapping.columns)
+    ]
+    yield from _mapped(
+        table, files, pc.is_in(column, pa.array(from_path, pa.int32())), Code.PARTITION_COLUMN_ABSENT,
+        "a column is in their path alone, and DuckDB's reader of Iceberg finds NULL there",
+    )  # fmt: skip
+
+
+def _named(
+    columns: Sequence[MappedColumn], above: FieldId | None
+) -> Iterator[tuple[tuple[FieldId | None, str], FieldId]]:
+    for each in columns:
+        yield (above, each.name), each.field
+        yield from _named(each.children, each.field)
+
+
+def _mapped(table: Table, files: Files, chosen: pa.ChunkedArray, code: Code, said: str) -> Iterator[FileProblem]:
+    rows = np.flatnonzero(pc.fill_null(chosen, False).to_numpy())
+    if not len(rows):
+        return
+    taken = files.table.select(["path", "end"]).take(pa.array(rows))
+    ends, paths = taken.column("end"), taken.column("path").to_pylist()
+    last = None if ends.null_count else pc.max(ends).as_py()
+    finding = Finding(code, str(table.name), f"{len(paths)} data files: {said}", "", tuple(paths[:1000]), len(paths))
+    yield FileProblem(finding, last, tuple(rows.tolist()))

@@ -21,6 +21,7 @@ from converters import storage
 from converters.iceberg.publish.delete_writer import Deleted, DeleteWriter
 from converters.iceberg.publish.held import held_state
 from converters.iceberg.publish.history import Entries, Made, publish
+from converters.iceberg.publish.layout import published_specs
 from converters.iceberg.publish.lifetimes import Spans, spans_of
 from converters.iceberg.publish.manifest_files import ManifestFiles, Record
 from converters.iceberg.publish.measures import Measures
@@ -159,7 +160,7 @@ def prepare(
     base = write.base
     start = write.first if base is None else base + 1
     schemas, version_of_commit = _versions(table)
-    specs = {**_held_specs(held), **table.specs, table.spec.id: table.spec}
+    specs = published_specs(table, _held_specs(held))
     whole = _unpartitioned(specs)
     specs.setdefault(whole, PartitionSpec(whole))
     types = _types(schemas)
