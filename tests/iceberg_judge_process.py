@@ -79,7 +79,7 @@ def quoted(name: str, mark: str) -> str:
     return mark + name.replace(mark, mark * 2) + mark
 
 
-def conditions(table: pa.Table, mark: str) -> Iterator[str]:
+def conditions(table: pa.Table, mark: str, number: int) -> Iterator[str]:
     """Filters over the scalar columns, in SQL that Spark and DuckDB share."""
     for name in table.column_names:
         column, at = table.column(name), quoted(name, mark)
@@ -93,11 +93,12 @@ def conditions(table: pa.Table, mark: str) -> Iterator[str]:
         ):  # fmt: skip
             continue
         known = sorted({each for each in column.to_pylist() if each is not None and each == each}, key=str)
-        step = max(1, len(known) // VALUES)
-        for value in {str(each): each for each in (*known[::step][:VALUES], *known[-1:])}.values():
+        step = max(1, len(known) // number)
+        for value in {str(each): each for each in (*known[::step][:number], *known[-1:])}.values():
             text = constant(value, kind)
             if text is not None:
-                yield from (f"{at} {sign} {text}" for sign in ("=", "<", "<=", ">", ">=", "<>"))
+                signs = ("=", "<", "<=", ">", ">=", "<>") if number > 1 else ("=", "<", ">=")
+                yield from (f"{at} {sign} {text}" for sign in signs)
 
 
 def constant(value: Any, kind: pa.DataType) -> str | None:
@@ -262,7 +263,7 @@ def in_spark(sql: str) -> str:
 
 def compared(ask: Any, published: str, plain: str, wanted: pa.Table, mark: str) -> Iterator[str]:
     """Filters and aggregates of the published table against the same rows elsewhere."""
-    asked = list(conditions(wanted, mark))
+    asked = list(conditions(wanted, mark, VALUES if mark == '"' else 1))  # Spark takes its time for each
     for start in range(0, len(asked), 20):
         part = asked[start : start + 20]
         both = [
@@ -271,10 +272,13 @@ def compared(ask: Any, published: str, plain: str, wanted: pa.Table, mark: str) 
         ]  # fmt: skip
         here, there = (dict(each) for each in both)
         yield from (f"{part[n]}: {here[n]} rows, expected {there[n]}" for n in here if here[n] != there[n])
-    for each in aggregates(wanted, mark):
-        [found], [expected] = (ask(f"SELECT {each} FROM {at}") for at in (published, plain))
-        if found != expected:
-            yield f"{each}: {found}, expected {expected}"
+    folded = aggregates(wanted, mark)
+    [found], [expected] = (ask(f"SELECT {', '.join(folded)} FROM {at}") for at in (published, plain))
+    yield from (
+        f"{each}: {one}, expected {other}"
+        for each, one, other in zip(folded, found, expected, strict=True)
+        if one != other
+    )
 
 
 def judged(engine: Any, name: str, subject: dict[str, Any]) -> Iterator[str]:

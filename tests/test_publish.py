@@ -1,4 +1,4 @@
-"""Tables published as Iceberg: PyIceberg, DuckDB and Spark answer every snapshot, filter and aggregate as the source."""
+"""Tables published as Iceberg: three engines answer every snapshot, filter and aggregate as the source does."""
 
 from __future__ import annotations
 
@@ -146,6 +146,7 @@ def test_a_lake_answers_at_every_snapshot_after_every_change(engine: str, lake: 
     assert tree_hash(lake.files) == before
 
 
+@pytest.mark.slow
 def test_what_is_new_is_added(lake: Lake, tmp_path: Path) -> None:
     """Each change is published by a run of its own; snapshots of earlier runs stay what they were."""
     lake.do(*CHANGES[:3])
@@ -192,6 +193,7 @@ def appended(table: Path) -> int:
     return snapshot.snapshot_id
 
 
+@pytest.mark.slow
 def test_changes_on_both_sides_end_with_a_conflict_that_names_the_other_snapshot(lake: Lake) -> None:
     lake.do(*CHANGES[:2])
     lake.publish()
@@ -207,6 +209,7 @@ def test_changes_on_both_sides_end_with_a_conflict_that_names_the_other_snapshot
     assert tree_hash(lake.warehouse) == before
 
 
+@pytest.mark.slow
 def test_snapshots_that_the_lake_has_expired_leave_the_metadata(lake: Lake, tmp_path: Path) -> None:
     lake.do(*CHANGES[:4])
     lake.publish()
@@ -219,6 +222,7 @@ def test_snapshots_that_the_lake_has_expired_leave_the_metadata(lake: Lake, tmp_
     assert judge_iceberg([lake.expected()], ["pyiceberg"], tmp_path / "judge") == []
 
 
+@pytest.mark.slow
 def test_a_warehouse_inside_the_data_path_is_refused(lake: Lake) -> None:
     lake.do(*CHANGES[:2])
     for place in (lake.files / "warehouse", lake.files / "main" / "t" / "w", lake.files):
@@ -237,6 +241,7 @@ def test_version_3_only_where_something_needs_it(lake: Lake, tmp_path: Path) -> 
     assert judge_iceberg([lake.expected()], ["pyiceberg", "duckdb"], tmp_path / "judge") == []
 
 
+@pytest.mark.slow
 def test_row_ids_are_the_lake_s(lake: Lake) -> None:
     lake.do(*CHANGES[:4])
     lake.publish(format_version=3)
@@ -247,6 +252,7 @@ def test_row_ids_are_the_lake_s(lake: Lake) -> None:
     assert all("first-row-id" in each and "added-rows" in each for each in metadata["snapshots"])
 
 
+@pytest.mark.slow
 def test_the_guard_follows_the_ownership(lake: Lake) -> None:
     lake.do(*CHANGES[:2])
     lake.publish()
@@ -256,6 +262,7 @@ def test_the_guard_follows_the_ownership(lake: Lake) -> None:
     assert "gc.enabled" not in current(lake.warehouse / "main/t")[1]["properties"]
 
 
+@pytest.mark.slow
 def test_partitions_are_what_exact_bounds_prove(lake: Lake) -> None:
     from pyiceberg.table import StaticTable
 
@@ -276,6 +283,7 @@ def test_partitions_are_what_exact_bounds_prove(lake: Lake) -> None:
     assert [each["record_count"] for each in files if each["spec_id"] == 0] == [2]
 
 
+@pytest.mark.slow
 def test_types_that_some_reader_gets_wrong_are_rewritten(lake: Lake) -> None:
     lake.do("CREATE TABLE t(id BIGINT, u UINTEGER)", "INSERT INTO t VALUES (1, 4294967295)")
     report = lake.publish(rewrite="never")
@@ -283,12 +291,14 @@ def test_types_that_some_reader_gets_wrong_are_rewritten(lake: Lake) -> None:
     assert lake.publish(readers=("pyiceberg", "duckdb")).exit_code == 0
 
 
+@pytest.mark.slow
 def test_a_table_without_rows_is_published(lake: Lake, tmp_path: Path) -> None:
     lake.do("CREATE TABLE t(id BIGINT, v VARCHAR)")
     assert lake.publish().exit_code == 0
     assert judge_iceberg([lake.expected()], ["pyiceberg", "duckdb"], tmp_path / "judge") == []
 
 
+@pytest.mark.slow
 def test_an_empty_table_of_a_kind_without_snapshots_is_published(tmp_path: Path) -> None:
     made = published("empty_nosnap", tmp_path / "warehouse")
     assert made.versions[-1][1].num_rows == 0
