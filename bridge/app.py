@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 
 from bridge.errors import Blocked, BridgeError, Conflict, Unreachable, UsageError
 from bridge.execution.executor import execute, writes_of
@@ -185,7 +186,8 @@ def migrate(source: str, target: str, options: Options | None = None, progress: 
     options, progress = options or Options(), progress or Silent()
     made, opened, lake = _plan(source, target, options, progress)
     made = _still_there(made, opened, progress)
-    result, writes = execute(made, lake, lambda: open_engine(options, lake.staging), progress)
+    engine = partial(open_engine, parse_locator(source), options, lake.staging)
+    result, writes = execute(made, lake, engine, progress)
     if not writes:
         return Report(made, result)
     checks: list[Check] = []

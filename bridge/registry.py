@@ -23,6 +23,8 @@ _TARGETS = {
     "iceberg-catalog": "converters.iceberg.writer:open_catalog_target",
 }
 _LAKES = {"ducklake": "converters.ducklake.lake:open_lake"}
+_ENGINES = {"ducklake": "converters.ducklake.engine:open_engine"}
+"""By the source's format; Spark reads every other."""
 _EXTRAS = {"pyspark": "spark", "deltalake": "delta", "thrift": "hive", "psycopg": "postgres"}
 
 
@@ -64,8 +66,10 @@ def open_lake(locator: Locator, options: Options) -> Lake:
     return cast(Lake, _load(_LAKES, locator, "lake")(locator.rest, options))
 
 
-def open_engine(options: Options, staging: str) -> RowEngine:
-    """The engine that rewrites; nothing is started before it has work."""
+def open_engine(source: Locator, options: Options, staging: str) -> RowEngine:
+    """The engine that rewrites files of a source; nothing is started before it has work."""
+    if (entry := _ENGINES.get(source.format)) is not None:
+        return cast(RowEngine, _named(entry, "rewriting")(source.rest, options, staging))
     return cast(RowEngine, _named("converters.spark.wiring:open_engine", "rewriting")(options, staging))
 
 

@@ -1,0 +1,251 @@
+"""Writes rows of a lake to Parquet files that everybody reads: those in its catalog, and those of encrypted files.
+
+Only DuckDB reads what DuckDB encrypted, and only the catalog's own library may open a catalog in this process. A file
+is written aside under a name that follows from its source and moved to its place; doing it again gives the same file.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager
+from dataclasses import dataclass
+
+import duckdb
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from bridge.errors import Blocked, Unreachable
+from bridge.model.options import Options
+from bridge.model.paths import scheme
+from bridge.model.rewrite import WRITTEN, DataFile, Equality, Name, Target, WrittenFiles, output_name
+from bridge.model.types import FieldId
+from bridge.ports import ProgressSink
+from converters import storage
+from converters.ducklake.catalog.history import Definition, LakeState, definition, lake_state
+from converters.ducklake.catalog.inlined import columns_of_version, held_rows
+from converters.ducklake.catalog.overlay import Overlay
+from converters.ducklake.catalog.session import Place, Session, parse_place, session, with_retry
+from converters.ducklake.encrypted import encryption
+from converters.ducklake.extensions import connect
+from converters.ducklake.identifiers import identifier, literal
+from converters.ducklake.measure import field_ids, measured
+from converters.ducklake.projection import Level, projected
+from converters.ducklake.remote import connect_objects
+from converters.ducklake.source_files import ENCRYPTED, INLINED
+
+__all__ = ["LakeEngine", "open_engine"]
+
+_GROUP = re.compile(r".*#(?P<table>ducklake_inlined_data_(?P<id>\d+)_(?P<version>\d+))@(?P<begin>\d+)\.\d+\.[0-9a-f]+")
+ROW_ID = "_ducklake_internal_row_id"
+ROW_ID_FIELD = 2147483540
+
+
+@dataclass(frozen=True, slots=True)
+class _Relation:
+    """Rows in their order: a relation, its columns, and what gives a row's id (empty: its place)."""
+
+    connection: duckdb.DuckDBPyConnection
+    sql: str
+    levels: tuple[Level, ...]
+    row_id: str = ""
+
+
+class LakeEngine:
+    """Rewriting for tables of a lake."""
+
+    def __init__(self, place: Place, options: Options) -> None:
+        self._place = place
+        self._options = options
+        self._keys: Mapping[str, str] | None = None
+        self._read: tuple[LakeState, dict[int, Definition]] | None = None
+
+    def rewrite(
+        self, plan: str, files: Sequence[DataFile], target: Target, progress: ProgressSink, what: str
+    ) -> WrittenFiles:
+        """Each file becomes one, with its rows in their order."""
+        rows: list[dict[str, object]] = []
+        stats: dict[FieldId, list[pa.Table]] = {}
+        storage.make_directory(target.directory.rstrip("/"))
+        for number, each in enumerate(files):
+            progress.step(what, number, len(files))
+            row, found = with_retry(lambda each=each: self._one(each, target))  # type: ignore[misc]  # bound now
+            for id_, table in found:
+                place = table.schema.get_field_index("file")
+                stats.setdefault(id_, []).append(table.set_column(place, "file", pa.array([number], pa.int64())))
+            rows.append({**row, "task": str(number)})
+        every = pa.Table.from_pylist(rows, schema=WRITTEN)
+        return WrittenFiles(every, tuple((id_, pa.concat_tables(parts)) for id_, parts in stats.items()))
+
+    def _one(self, each: DataFile, target: Target) -> tuple[dict[str, object], list[tuple[FieldId, pa.Table]]]:
+        name = f"{output_name(each.path)}-0.parquet"
+        directory = target.directory.rstrip("/")
+        aside = tempfile.mkdtemp(prefix="ducklake-bridge-") if scheme(directory) else directory
+        local = f"{aside}/.{name}.part"
+        with self._relation(each) as relation:
+            try:
+                count = _write(relation, target, local)
+                found = measured(relation.connection, local, target.fields)
+            except duckdb.Error as error:
+                said = str(error).splitlines()[0]
+                raise Unreachable(
+                    f"{each.path}: its rows cannot be written: {said}", hint="correct the value at the source"
+                ) from error
+        each.check(count)
+        size, footer = os.path.getsize(local), _footer_size(local)
+        storage.put(local, f"{directory}/{name}")
+        if aside != directory:
+            os.rmdir(aside)
+        row: dict[str, object] = {
+            "path": f"{directory}/{name}",
+            "record_count": count,
+            "size": size,
+            "footer_size": footer,
+            "first_row": 0,
+            "partition": [],
+            "stats": [],
+        }
+        return row, found
+
+    @contextmanager
+    def _relation(self, each: DataFile) -> Iterator[_Relation]:
+        if each.format == INLINED:
+            with session(self._place) as opened, self._inlined(opened, each) as relation:
+                yield relation
+            return
+        with closing(connect()) as connection:
+            if scheme(each.path):
+                connect_objects(connection)
+            yield self._parquet(connection, each)
+
+    @contextmanager
+    def _inlined(self, opened: Session, each: DataFile) -> Iterator[_Relation]:
+        found = _GROUP.fullmatch(each.path)
+        if found is None:
+            raise Blocked(f"{each.path} names no rows of a lake", code="metadata-unreadable")
+        table_id, begin = int(found["id"]), int(found["begin"])
+        state, definitions = self._read or (lake_state(opened), {})
+        self._read = state, definitions
+        if table_id not in definitions:
+            definitions[table_id] = definition(opened, state, table_id)
+        columns = columns_of_version(opened, definitions[table_id], table_id, int(found["version"]), begin)
+        with held_rows(opened, found["table"], begin, columns) as held:
+            [consecutive] = held.connection.execute(
+                f"SELECT max(row_id) - min(row_id) + 1 = count(*) FROM {held.sql}"
+            ).fetchall()[0]
+            yield _Relation(held.connection, held.sql, held.levels, "" if consecutive else "row_id")
+
+    def _parquet(self, connection: duckdb.DuckDBPyConnection, each: DataFile) -> _Relation:
+        options = ", hive_partitioning = false"
+        if each.format == ENCRYPTED:
+            options += f", {encryption(self._key(each.path))}"
+        told = f"read_parquet({literal(each.path)}{options}, file_row_number = true)"
+        names = [name for name, *_ in connection.execute(f"DESCRIBE FROM {told}").fetchall()]
+        levels = (
+            tuple(map(_named, each.names))
+            if each.names is not None
+            else _encrypted_levels(connection, each.path, options)
+            if each.format == ENCRYPTED
+            else _levels(each.path)
+        )
+        constants = "".join(
+            f", {'NULL' if value is None else literal(str(value))} AS {identifier(f'constant {id_}')}"
+            for id_, value in each.constants.items()
+        )
+        levels = tuple(level for level in levels if level.id not in each.constants)
+        levels += tuple(Level(id_, f"constant {id_}") for id_ in each.constants)
+        row_id = identifier(ROW_ID) if ROW_ID in names else ""
+        return _Relation(connection, f"(SELECT *{constants} FROM {told} ORDER BY file_row_number)", levels, row_id)
+
+    def _key(self, path: str) -> str:
+        """The key of an encrypted file, found by its name, which has a uuid."""
+        if self._keys is None:
+            with session(self._place) as opened:
+                rows = Overlay(opened).rows("data_file", "path", "encryption_key")
+            self._keys = {stored.rsplit("/", 1)[-1]: key for stored, key in rows if key}
+        found = self._keys.get(path.rsplit("/", 1)[-1])
+        if found is None:
+            raise Unreachable(f"encrypted file {path}: the catalog holds no key for it")
+        return found
+
+    def resolve(self, plan: str, equality: Equality, progress: ProgressSink, what: str) -> pa.Table:
+        """A lake has no equality deletes."""
+        raise NotImplementedError
+
+    def clean(self, plan: str) -> None:
+        """Nothing is kept."""
+
+    def close(self) -> None:
+        """Nothing runs on."""
+
+
+def _write(relation: _Relation, target: Target, local: str) -> int:
+    columns = [f"{sql} AS {identifier(field.name)}" for field, sql in projected(target.fields, relation.levels)]
+    ids = field_ids(target.fields)
+    if relation.row_id:
+        columns.append(f"CAST({relation.row_id} AS BIGINT) AS {identifier(ROW_ID)}")
+        ids = f"{ids[:-1]}, {identifier(ROW_ID)}: {ROW_ID_FIELD}}}"
+    settings = target.settings
+    options = [
+        "FORMAT parquet",
+        f"COMPRESSION {literal(settings.compression)}",
+        f"ROW_GROUP_SIZE {settings.row_group_rows}",
+        f"FIELD_IDS {ids}",
+    ]
+    if settings.level is not None:
+        options.append(f"COMPRESSION_LEVEL {int(settings.level)}")
+    query = f"SELECT {', '.join(columns)} FROM {relation.sql}"
+    return int(
+        relation.connection.execute(f"COPY ({query}) TO {literal(local)} ({', '.join(options)})").fetchall()[0][0]
+    )
+
+
+def _footer_size(local: str) -> int:
+    with open(local, "rb") as written:
+        written.seek(-8, os.SEEK_END)
+        return int.from_bytes(written.read(4), "little")
+
+
+def _named(name: Name) -> Level:
+    return Level(name.id, name.names[0], tuple(map(_named, name.below)))
+
+
+def _levels(path: str) -> tuple[Level, ...]:
+    """What a file holds, by its own ids."""
+    with storage.open_input(path, "data file") as source, storage.reading(path, "data file"):
+        return tuple(map(_level, pq.read_schema(source)))
+
+
+def _level(field: pa.Field) -> Level:
+    id_ = (field.metadata or {}).get(b"PARQUET:field_id")
+    type_ = field.type
+    below: list[pa.Field] = []
+    if pa.types.is_struct(type_):
+        below = list(type_)
+    elif pa.types.is_map(type_):
+        below = [type_.key_field, type_.item_field]
+    elif pa.types.is_list(type_) or pa.types.is_large_list(type_):
+        below = [type_.value_field]
+    return Level(None if id_ is None else int(id_), field.name, tuple(map(_level, below)))
+
+
+def _encrypted_levels(connection: duckdb.DuckDBPyConnection, path: str, options: str) -> tuple[Level, ...]:
+    """What an encrypted file holds, by its own ids; a level's children follow it."""
+    query = f"SELECT name, field_id, coalesce(num_children, 0) FROM parquet_schema({literal(path)}{options})"
+    rows = iter(connection.execute(query.replace(", hive_partitioning = false", "")).fetchall())
+
+    def made() -> Level:
+        name, id_, count = next(rows)
+        below = tuple(made() for _ in range(count))
+        if id_ is not None and len(below) == 1 and below[0].id is None and below[0].below:
+            below = below[0].below  # the middle group of a list or map
+        return Level(id_, name, below)
+
+    return made().below
+
+
+def open_engine(rest: str, options: Options, staging: str) -> LakeEngine:
+    """The engine for the lake behind `ducklake:REST`; it keeps nothing in the staging."""
+    return LakeEngine(parse_place(rest, options.metadata_schema), options)

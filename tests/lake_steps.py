@@ -1,0 +1,179 @@
+"""Random lives of a lake, as DuckDB's statements; what DuckDB refuses is no step."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+
+__all__ = ["life"]
+
+_WIDER = {"TINYINT": "SMALLINT", "SMALLINT": "INTEGER", "INTEGER": "BIGINT", "FLOAT": "DOUBLE"}
+_VALUES = {
+    "TINYINT": "(i % 100)::TINYINT",
+    "SMALLINT": "(i % 1000)::SMALLINT",
+    "INTEGER": "i::INTEGER",
+    "BIGINT": "i * 1000000007",
+    "FLOAT": "(i / 4.0)::FLOAT",
+    "DOUBLE": "i / 3.0",
+    "VARCHAR": "CASE WHEN i % 7 = 0 THEN NULL ELSE 'text ''quoted'' ' || i END",
+    "DATE": "DATE '2023-11-20' + (i % 90)::INTEGER",
+    "TIMESTAMP": "TIMESTAMP '2024-01-31 10:34:56.789' + to_hours((i % 900)::INTEGER)",
+    "DECIMAL(12,3)": "(i * 1.125)::DECIMAL(12,3)",
+    "BOOLEAN": "i % 2 = 0",
+    "STRUCT(a INTEGER, b VARCHAR)": "{'a': i::INTEGER, 'b': 'b' || i}",
+    "INTEGER[]": "CASE WHEN i % 5 = 0 THEN NULL ELSE [i, NULL, 3]::INTEGER[] END",
+    "UUID": "md5(i::VARCHAR)::UUID",
+    "BLOB": "encode('ä' || i)",
+    "TIMESTAMPTZ": "TIMESTAMPTZ '2024-02-01 00:00:00+00' + to_minutes((i % 900)::INTEGER)",
+}
+_DEFAULTS = {"INTEGER": "7", "VARCHAR": "'d''f'", "DOUBLE": "2.5", "DATE": "'2020-02-02'", "BIGINT": "9"}
+
+
+class _Table:
+    def __init__(self, name: str, dice: random.Random) -> None:
+        self.name = name
+        self.columns: dict[str, str] = {"id": "INTEGER"}
+        for number in range(dice.randint(1, 4)):
+            self.columns[f"c{number}"] = dice.choice(list(_VALUES))
+        self.made = 0
+        self.next = 0
+        self.shape: dict[str, list[str]] = {}
+
+
+def life(seed: int, steps: int = 40) -> Iterator[str]:
+    """Statements of one life."""
+    dice = random.Random(seed)
+    tables = {}
+    number = 0
+
+    def create(name: str) -> str:
+        table = tables[name] = _Table(name, dice)
+        listed = ", ".join(f"{column} {type_}" for column, type_ in table.columns.items())
+        return f"CREATE TABLE lake.{name} ({listed})"
+
+    yield create("t0")
+    yield create("t1")
+    for _ in range(steps):
+        name = dice.choice(list(tables))
+        table = tables[name]
+        t = f"lake.{name}"
+        columns = list(table.columns)
+        other = [each for each in columns if each != "id"]
+        low = dice.randint(0, max(table.next, 1))
+        step = dice.choices(
+            [
+                *("insert", "large", "delete", "update", "merge", "add", "drop", "rename", "widen", "default"),
+                *("comment", "partition", "sort", "flush", "compact", "rewrite", "again", "call", "notnull"),
+                *("many", "inlining", "struct", "begin"),
+            ],
+            [14, 6, 12, 8, 3, 4, 3, 2, 3, 2, 2, 2, 1, 5, 5, 3, 1, 2, 1, 4, 1, 3, 4],
+        )[0]
+
+        def insert(count: int, table: _Table = table, t: str = t) -> str:
+            values = ", ".join("i::INTEGER" if column == "id" else _value(table, column) for column in table.columns)
+            first, table.next = table.next, table.next + count
+            return f"INSERT INTO {t} SELECT {values} FROM range({first}, {table.next}) r(i)"
+
+        match step:
+            case "insert":
+                yield insert(dice.randint(1, 5))
+            case "large":
+                yield insert(dice.randint(20, 60))
+            case "many":
+                for _ in range(3):
+                    yield insert(dice.randint(1, 3))
+            case "delete":
+                yield f"DELETE FROM {t} WHERE id BETWEEN {low} AND {low + dice.randint(0, 12)}"
+            case "update" if other:
+                column = dice.choice(other)
+                yield (
+                    f"UPDATE {t} SET {column} = (SELECT {_value(table, column)} FROM (SELECT 5 AS i)) "
+                    f"WHERE id BETWEEN {low} AND {low + dice.randint(0, 6)}"
+                )
+            case "merge":
+                yield (f"MERGE INTO {t} USING (SELECT {low} AS id) AS s ON {t}.id = s.id WHEN MATCHED THEN DELETE")
+            case "add":
+                number += 1
+                column, type_ = f"n{number}", dice.choice(list(_VALUES))
+                default = f" DEFAULT {_DEFAULTS[type_]}" if type_ in _DEFAULTS and dice.random() < 0.6 else ""
+                table.columns[column] = type_
+                yield f"ALTER TABLE {t} ADD COLUMN {column} {type_}{default}"
+            case "drop" if other:
+                column = dice.choice(other)
+                del table.columns[column]
+                yield f"ALTER TABLE {t} DROP COLUMN {column}"
+                if dice.random() < 0.4:
+                    table.columns[column] = "VARCHAR"
+                    yield f"ALTER TABLE {t} ADD COLUMN {column} VARCHAR"
+            case "rename" if other:
+                number += 1
+                column = dice.choice(other)
+                table.columns = {f"r{number}" if each == column else each: x for each, x in table.columns.items()}
+                yield f"ALTER TABLE {t} RENAME COLUMN {column} TO r{number}"
+            case "widen":
+                for column in other:
+                    if table.columns[column] in _WIDER:
+                        table.columns[column] = _WIDER[table.columns[column]]
+                        yield f"ALTER TABLE {t} ALTER {column} SET DATA TYPE {table.columns[column]}"
+                        break
+            case "struct":
+                for column in other:
+                    if table.columns[column] == "STRUCT(a INTEGER, b VARCHAR)" and column not in table.shape:
+                        yield f"ALTER TABLE {t} ADD COLUMN {column}.c INTEGER"
+                        yield f"ALTER TABLE {t} RENAME {column}.a TO z"
+                        table.shape[column] = ["z", "b", "c"]
+                        break
+            case "default" if other:
+                column = dice.choice(other)
+                if table.columns[column] in _DEFAULTS:
+                    yield f"ALTER TABLE {t} ALTER {column} SET DEFAULT {_DEFAULTS[table.columns[column]]}"
+            case "notnull":
+                yield f"ALTER TABLE {t} ALTER id SET NOT NULL"
+            case "comment":
+                yield f"COMMENT ON TABLE {t} IS 'said {low}'"
+                yield f"COMMENT ON COLUMN {t}.id IS 'the key {low}'"
+            case "partition":
+                yield f"ALTER TABLE {t} " + dice.choice(["SET PARTITIONED BY (id)", "RESET PARTITIONED BY"])
+            case "sort":
+                yield f"ALTER TABLE {t} SET SORTED BY (id DESC)"
+            case "flush":
+                yield "CALL ducklake_flush_inlined_data('lake')"
+            case "compact":
+                yield "CALL ducklake_merge_adjacent_files('lake')"
+            case "rewrite":
+                yield f"CALL ducklake_rewrite_data_files('lake', delete_threshold => {dice.choice(['0', '0.3'])})"
+            case "again":
+                tables.pop(name)
+                if dice.random() < 0.5:
+                    yield f"DROP TABLE {t}"
+                    yield create(name)
+                else:
+                    number += 1
+                    yield f"ALTER TABLE {t} RENAME TO renamed{number}"
+                    table.name = f"renamed{number}"
+                    tables[table.name] = table
+            case "call":
+                number += 1
+                yield from (
+                    "BEGIN",
+                    f"CALL lake.set_commit_message('somebody', 'message {number}')",
+                    insert(2),
+                    "COMMIT",
+                )
+            case "begin":
+                yield "BEGIN"
+                yield insert(dice.randint(1, 30))
+                yield f"DELETE FROM {t} WHERE id BETWEEN {low} AND {low + 3}"
+                yield insert(2)
+                yield "COMMIT"
+            case "inlining":
+                yield f"CALL lake.set_option('data_inlining_row_limit', {dice.choice([0, 10, 50])})"
+            case _:
+                pass
+
+
+def _value(table: _Table, column: str) -> str:
+    if column in table.shape:
+        z, b, c = table.shape[column]
+        return f"{{'{z}': i::INTEGER, '{b}': 'b' || i, '{c}': 3}}"
+    return _VALUES[table.columns[column]]
