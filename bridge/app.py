@@ -174,7 +174,9 @@ def _table_plan(
     there = held.get(target)
     try:
         more = lake.review_files(opened.table, files, target, options)
-        return decide(opened.table, files, target, there, said, options, newest, more)
+        return decide(
+            opened.table, files, target, there, said, options, newest, more, lake.written_fields(opened.table)
+        )
     except Conflict as error:
         if not several:
             raise

@@ -12,6 +12,7 @@ from bridge.model.options import Options
 from bridge.model.rewrite import DataFile, Equality, WrittenFiles
 from bridge.model.rewrite import Target as TargetFiles
 from bridge.model.table import Table, TableName
+from bridge.model.types import Field
 
 __all__ = [
     "Bookmark",
@@ -228,6 +229,10 @@ class Target(Protocol):
 
     def review(self, table: Table, name: TableName, options: Options) -> Sequence[Finding]:
         """What the target has to say about the definition of a table, and about the name it is to have."""
+        ...
+
+    def written_fields(self, table: Table) -> tuple[Field, ...]:
+        """All fields that the table ever had, under the types in which files of the target's own would hold them."""
         ...
 
     def review_files(self, table: Table, files: Files, name: TableName, options: Options) -> Sequence[FileProblem]:

@@ -224,6 +224,8 @@ class Spark:
             .config("spark.driver.bindAddress", "127.0.0.1")
             .config("spark.sql.shuffle.partitions", "1")
             .config("spark.sql.adaptive.enabled", "false")
+            .config("spark.sql.parquet.datetimeRebaseModeInWrite", "CORRECTED")
+            .config("spark.sql.parquet.outputTimestampType", "TIMESTAMP_MICROS")
             .config("spark.local.dir", scratch)
             .config("spark.sql.warehouse.dir", scratch)
             .getOrCreate()

@@ -15,7 +15,7 @@ from bridge.model.findings import Code, Finding, Severity
 from bridge.model.options import Options
 from bridge.model.schema import Placed, walk
 from bridge.model.table import Table, TableName
-from bridge.model.types import Decimal, Geo, Leaf, NestedDefault, Time, Timestamp, Unit, UnknownType
+from bridge.model.types import Decimal, Field, Geo, Leaf, NestedDefault, Time, Timestamp, Unit, UnknownType
 from bridge.planning.plan import Action, Rewrite, TablePlan
 from bridge.ports import TargetTable
 
@@ -46,8 +46,10 @@ def decide(
     options: Options,
     newest: int | None = None,
     more: Sequence[FileProblem] = (),
+    written: Sequence[Field] | None = None,
 ) -> TablePlan:
-    """The plan for one table; `more` is what the target says about the files, `newest` the time of the target's newest
+    """The plan for one table; `more` is what the target says about the files, `written` the
+    fields of rewritten ones, `newest` the time of the target's newest
     commit. Conflict when both sides changed since the last run."""
     definition = definition_of(table)
     identity = {"format": table.format, "uuid": table.uuid, "location": table.location}
@@ -66,7 +68,7 @@ def decide(
     problems += [each for each in (*files.problems, *more) if not _accepted(each.finding, options)]
     if ownership == "adopt":
         problems += _returning(table, files)
-    healed = [each for each in problems if _heals(table, each, options)]
+    healed = [each for each in problems if _heals(tuple(written or table.all_fields), each, options)]
     if options.rewrite == "never":
         problems = [_told(each) if each in healed else each for each in problems]
         healed = []
@@ -137,14 +139,14 @@ def _noted(files: Files, first: int, base: int | None) -> int:
     return int(pc.sum(pc.and_(lasting, new)).as_py() or 0)
 
 
-def _heals(table: Table, problem: FileProblem, options: Options) -> bool:
+def _heals(fields: tuple[Field, ...], problem: FileProblem, options: Options) -> bool:
     """Whether rewriting files, or resolving deletes, takes a problem away."""
     if problem.finding.code is Code.EQUALITY_DELETES:
         return True
     if not problem.rows:
         return False
     chosen = dict(options.type_map)
-    return all(_is_writable(each, chosen) for each in walk(table.all_fields))
+    return all(_is_writable(each, chosen) for each in walk(fields))
 
 
 def _is_writable(place: Placed, chosen: Mapping[str, str]) -> bool:

@@ -18,6 +18,7 @@ from bridge.model.paths import is_within
 from bridge.model.rewrite import Settings
 from bridge.model.rewrite import Target as TargetFiles
 from bridge.model.table import Table, TableName
+from bridge.model.types import Field
 from bridge.ports import Check, CommitResult, ProgressSink, Rows, TableWrite, TargetTable
 from converters.ducklake.catalog import reads
 from converters.ducklake.catalog.commit import NewLake, write_tables
@@ -145,6 +146,10 @@ class DuckLakeTarget:
         if self._encrypted:
             found.append(Finding(Code.TARGET_ENCRYPTED, str(table.name), f"{self.place.path} is an encrypted lake"))
         return found
+
+    def written_fields(self, table: Table) -> tuple[Field, ...]:
+        """As the table has them: what a type becomes is for the engine that writes."""
+        return table.all_fields
 
     def review_files(self, table: Table, files: Files, name: TableName, options: Options) -> Sequence[FileProblem]:
         """The readers look for what a lake cannot take."""

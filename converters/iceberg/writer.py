@@ -19,6 +19,7 @@ from bridge.model.paths import is_within
 from bridge.model.rewrite import Settings
 from bridge.model.rewrite import Target as TargetFiles
 from bridge.model.table import Table, TableName
+from bridge.model.types import Field
 from bridge.ports import Check, CommitResult, ProgressSink, Rows, TableWrite, TargetTable, Written
 from converters import storage
 from converters.iceberg.publish.bookmark import bookmark_of, kept_commits
@@ -82,6 +83,10 @@ class IcebergTarget:
     def review(self, table: Table, name: TableName, options: Options) -> Sequence[Finding]:
         """What Iceberg has to say about the definition and the name."""
         return review_table(table, name, options)
+
+    def written_fields(self, table: Table) -> tuple[Field, ...]:
+        """Under Iceberg's types."""
+        return stored_fields(table.all_fields)
 
     def review_files(self, table: Table, files: Files, name: TableName, options: Options) -> Sequence[FileProblem]:
         """Files that one name mapping for all would misread, and defaults that only version 3 has."""

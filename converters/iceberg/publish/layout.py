@@ -19,8 +19,9 @@ __all__ = ["published_order", "published_specs"]
 _FIRST = 1000
 
 
-def published_specs(table: Table, held: Mapping[int, PartitionSpec]) -> dict[int, PartitionSpec]:
-    """Every spec of the table and of the target, without the fields that Iceberg has no transform for."""
+def published_specs(table: Table, held: Mapping[int, PartitionSpec]) -> tuple[dict[int, PartitionSpec], dict[int, int]]:
+    """Every spec of the table and of the target, without the fields that Iceberg has no transform for, and the id that
+    each spec of the table has there: its own if it is an Iceberg table's, else counted on, as catalogs do."""
     every = {**table.specs, table.spec.id: table.spec}
     known = {(field.source, field.transform): field.id for spec in held.values() for field in spec.fields}
     taken = set(known.values())
@@ -34,9 +35,10 @@ def published_specs(table: Table, held: Mapping[int, PartitionSpec]) -> dict[int
         for place in walk(schema.fields)
         if place.repeated or isinstance(place.field.type, Struct | ListOf | MapOf) or place.field.type is Leaf.VARIANT
     }
-    found = dict(held)
+    found, place = dict(held), dict[int, int]()
     for id_ in sorted(every):
-        if id_ in found:
+        if table.format == "iceberg" and id_ in found:
+            place[id_] = id_
             continue
         fields: list[PartitionField] = []
         names: set[str] = set()
@@ -53,8 +55,12 @@ def published_specs(table: Table, held: Mapping[int, PartitionSpec]) -> dict[int
                 name = f"{name}_{known[key]}"
             names.add(name)
             fields.append(replace(field, id=known[key], name=name))
-        found[id_] = PartitionSpec(id_, tuple(fields))
-    return found
+        keys = [(each.source, each.transform) for each in fields]
+        same = [each.id for each in found.values() if [(one.source, one.transform) for one in each.fields] == keys]
+        number = id_ if table.format == "iceberg" else same[0] if same else max(found, default=-1) + 1
+        place[id_] = number
+        found.setdefault(number, PartitionSpec(number, tuple(fields)))
+    return found, place
 
 
 def published_order(order: SortOrder) -> SortOrder:

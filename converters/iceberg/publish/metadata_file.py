@@ -116,6 +116,7 @@ def built(
     write: TableWrite,
     made: Sequence[Made],
     specs: Mapping[int, PartitionSpec],
+    spec: int,
     version: int,
     location: str,
     held: Mapping[str, Any] | None,
@@ -148,7 +149,7 @@ def built(
         ),
         "current-schema-id": table.schema.id,
         "schemas": [schema_json(published_schema(schemas[id_]), version) for id_ in sorted(schemas)],
-        "default-spec-id": table.spec.id,
+        "default-spec-id": spec,
         "partition-specs": [spec_json(specs[id_]) for id_ in sorted(specs)],
         "last-partition-id": max(
             (held or {}).get("last-partition-id", 999),

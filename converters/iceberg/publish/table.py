@@ -160,14 +160,16 @@ def prepare(
     base = write.base
     start = write.first if base is None else base + 1
     schemas, version_of_commit = _versions(table)
-    specs = published_specs(table, _held_specs(held))
+    specs, place = published_specs(table, _held_specs(held))
     whole = _unpartitioned(specs)
     specs.setdefault(whole, PartitionSpec(whole))
     types = _types(schemas)
     latest = {field: each[-1] for field, each in types.items()}
     begin = files.table.column("begin").to_numpy()
-    spec_of = files.table.column("spec").to_numpy().astype(np.int64)
-    spec_of = np.where(np.isin(spec_of, list(specs)), spec_of, whole)
+    stated = files.table.column("spec").to_numpy().astype(np.int64)
+    spec_of = np.full(len(stated), whole, dtype=np.int64)
+    for source, number in place.items():
+        spec_of[stated == source] = number
     measures = Measures(types, version_of_commit[np.clip(begin, 0, len(version_of_commit) - 1)])
     proofs = Proofs(specs, spec_of, latest)
     progress.step(f"{write.name}: statistics of {files.table.num_rows} files")
@@ -195,7 +197,9 @@ def prepare(
     except BaseException:
         Published({}, (), (*manifests.written, *deletes.written), 0).discard()
         raise
-    metadata = built(write, made, specs, version, location, held, held_path, state.next_row_id, properties)
+    metadata = built(
+        write, made, specs, place[table.spec.id], version, location, held, held_path, state.next_row_id, properties
+    )
     added = int(entries.new[: entries.data].sum())
     return Published(metadata, tuple(made), (*manifests.written, *deletes.written), added)
 
