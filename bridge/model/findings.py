@@ -43,6 +43,11 @@ class Code(Enum):
     )
     TYPE_MAPPED = ("type-mapped", _NOTE, "a type has no name of its own in the target; its values are kept")
     TYPE_READERS = ("type-readers", _NOTE, "some engines do not know a type that the table has")
+    DEFAULT_READERS = (
+        "default-readers",
+        _NOTE,
+        "some engines do not apply the default of a younger column when they filter",
+    )
     COLUMN_ORDER = (
         "column-order",
         _NOTE,

@@ -15,10 +15,11 @@ from bridge.model.mapping import MappedColumn
 from bridge.model.options import Options
 from bridge.model.schema import Placed, walk
 from bridge.model.table import Table, TableName
-from bridge.model.types import ColumnType, FieldId, Leaf
+from bridge.model.types import ColumnType, Decimal, FieldId, Geo, Leaf, Time, Timestamp, Unit
 from converters.iceberg.type_matrix import READERS, Verdict, Way, choose, own_version
+from converters.iceberg.types import NAMES
 
-__all__ = ["needs_rows", "review_files", "review_table", "version_for"]
+__all__ = ["needs_rows", "review_files", "review_table", "version_for", "word"]
 
 
 def _leaves(table: Table) -> Iterator[Placed]:
@@ -75,7 +76,7 @@ def _types(table: Table, options: Options) -> Iterator[Finding]:
         if row is None:
             continue
         if row.iceberg != type_:
-            yield Finding(Code.TYPE_MAPPED, subject, f"{path}: {_word(type_)} becomes {_word(row.iceberg)}")
+            yield Finding(Code.TYPE_MAPPED, subject, f"{path}: {word(type_)} becomes {word(row.iceberg)}")
         way = row.way(readers)
         if way is Way.REWRITE:
             told = [
@@ -86,7 +87,7 @@ def _types(table: Table, options: Options) -> Iterator[Finding]:
             yield Finding(
                 Code.PHYSICAL_TYPE,
                 subject,
-                f"{path}: {row.physical} as {_word(row.iceberg)} ({'; '.join(told)})",
+                f"{path}: {row.physical} as {word(row.iceberg)} ({'; '.join(told)})",
                 "--readers names those that have to read it",
                 on_files=True,
             )
@@ -96,16 +97,29 @@ def _types(table: Table, options: Options) -> Iterator[Finding]:
             if reader in readers and verdict is Verdict.UNKNOWN
         ]
         if lacking:
-            said = f"{path}: {', '.join(lacking)} cannot read a table with {_word(row.iceberg)}"
+            said = f"{path}: {', '.join(lacking)} cannot read a table with {word(row.iceberg)}"
             yield Finding(Code.TYPE_READERS, subject, said)
 
 
-def _word(type_: ColumnType) -> str:
-    from converters.iceberg.types import NAMES
-
-    if type_ in NAMES:
+def word(type_: ColumnType, lake: bool = False) -> str:
+    """A type for people: Iceberg's name, or the lake's."""
+    if type_ in NAMES and not lake:
         return NAMES[type_]
-    return str(type_.value) if isinstance(type_, Leaf) else str(type_)
+    match type_:
+        case Leaf():
+            return type_.value
+        case Decimal(precision, scale):
+            return f"decimal({precision}, {scale})"
+        case Timestamp(Unit.MICRO, utc):
+            return "timestamptz" if utc else "timestamp"
+        case Timestamp(unit, utc):
+            return f"timestamp{'tz' if utc else ''}_{unit.value}"
+        case Time():
+            return "time"
+        case Geo(kind, _):
+            return kind
+        case _:
+            return str(type_)
 
 
 def _version_of(table: Table) -> int:
@@ -148,6 +162,9 @@ def review_files(table: Table, files: Files, options: Options, held: Mapping[str
         said = "older files lack a column that has a default for them, which only version 3 can say"
         finding = Finding(Code.TYPE_UNSUPPORTED, str(table.name), said, "leave --format-version out")
         found.append(FileProblem(finding, None))
+    elif _lacking_defaults(table, files, 0) and {"spark", "pyiceberg"} & set(_readers(options)):
+        said = "rows of older files have a default; Spark 3.5 and PyIceberg 0.12 read it, but filters pass over it"
+        found.append(FileProblem(Finding(Code.DEFAULT_READERS, str(table.name), said), None))
     return [*found, *mapping_problems(table, files)]
 
 
