@@ -1,4 +1,4 @@
-"""Publishing to catalogs: SQL catalogs in both formats, REST catalogs by registration and commits, conflicts in both."""
+"""Publishing to catalogs: SQL in both formats, REST by registration and commits, conflicts in both."""
 
 from __future__ import annotations
 

@@ -43,9 +43,10 @@ WORK = (
     "CALL ice.system.rewrite_data_files(table => 'main.t', options => map('rewrite-all', 'true'))",
     "SELECT count(*), min(id), max(id), sum(CASE WHEN v = 'spark' THEN 1 ELSE 0 END) FROM ice.main.t",
 )
+LATER = "TIMESTAMP '2100-01-01 00:00:00'"
 CLEAN = (
-    "CALL ice.system.expire_snapshots(table => 'main.t', older_than => TIMESTAMP '2100-01-01 00:00:00', retain_last => 1)",
-    "CALL ice.system.remove_orphan_files(table => 'main.t', older_than => TIMESTAMP '2100-01-01 00:00:00')",
+    f"CALL ice.system.expire_snapshots(table => 'main.t', older_than => {LATER}, retain_last => 1)",
+    f"CALL ice.system.remove_orphan_files(table => 'main.t', older_than => {LATER})",
 )
 
 

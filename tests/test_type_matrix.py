@@ -1,4 +1,4 @@
-"""Every cell of the type matrix: what a reader makes of a file that DuckDB wrote, under the Iceberg type that it gets."""
+"""Every cell of the type matrix: what a reader makes of a file of DuckDB's under the Iceberg type that it gets."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Example:
 
 
 INSTANT = "2024-02-29T10:34:56.123456"
-EXAMPLES: dict[int, Example] = {}
+PLAIN = (INSTANT, f"('instant', '{INSTANT}')")
 
 
 def _example(number: int, row: Row) -> Example:
@@ -56,7 +56,7 @@ def _example(number: int, row: Row) -> Example:
         Leaf.DATE: Example("DATE", "'2024-02-29'", ("2024-02-29",)),
         Time(Unit.MICRO): Example("TIME", "'10:34:56.123456'", ("10:34:56.123456",)),
         Leaf.TIMETZ: Example("TIMETZ", "'10:34:56.123456+02'", ("10:34:56.123456+02",)),
-        Timestamp(Unit.MICRO): Example("TIMESTAMP", "'2024-02-29 10:34:56.123456'", (INSTANT, f"('instant', '{INSTANT}')")),
+        Timestamp(Unit.MICRO): Example("TIMESTAMP", "'2024-02-29 10:34:56.123456'", PLAIN),
         Timestamp(Unit.SECOND): Example(
             "TIMESTAMP_S", "'2024-02-29 10:34:56'", ("2024-02-29T10:34:56", "('instant', '2024-02-29T10:34:56')")
         ),
