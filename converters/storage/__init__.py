@@ -35,6 +35,7 @@ __all__ = [
     "reading",
     "remove",
     "remove_directory",
+    "settle",
     "sizes",
     "write",
 ]
@@ -308,8 +309,25 @@ def put(local: str, uri: str) -> None:
         raise _unwritten(uri, error) from error
 
 
-def write(uri: str, content: bytes, temporary: str) -> None:
-    """A whole small file, as `put` does; `temporary` is a name that nobody else uses in that directory."""
+def settle(uris: Iterable[str]) -> None:
+    """Make local files that were written without being forced to the disk stay after a power cut."""
+    local = [uri for uri in uris if not scheme(uri)]
+
+    def force(path: str) -> None:
+        descriptor = os.open(path, os.O_RDONLY)
+        try:
+            os.fsync(descriptor)
+        except OSError as error:
+            raise _unwritten(path, error) from error
+        finally:
+            os.close(descriptor)
+
+    parallel(force, [*local, *sorted({os.path.dirname(uri) for uri in local})])
+
+
+def write(uri: str, content: bytes, temporary: str, durable: bool = True) -> None:
+    """A whole small file, as `put` does; `temporary` is a name that nobody else uses in that directory. One that is not
+    durable is complete where it is there, and needs `settle` before anything names it."""
     try:
         if scheme(uri):
             filesystem, path = _filesystem(uri)
@@ -320,6 +338,9 @@ def write(uri: str, content: bytes, temporary: str) -> None:
         try:
             with open(aside, "wb") as output:
                 output.write(content)
+            if not durable:
+                os.replace(aside, uri)
+                return
         except OSError:
             with suppress(OSError):
                 os.remove(aside)

@@ -62,7 +62,7 @@ class DeleteWriter:
     def _put(self, ending: str, content: bytes) -> str:
         self._number += 1
         path = f"{self._directory}/{self._mark}-d{self._number}.{ending}"
-        storage.write(path, content, f".{self._mark}.tmp")
+        storage.write(path, content, f".{self._mark}.tmp", durable=False)
         self.written.append(path)
         return path
 

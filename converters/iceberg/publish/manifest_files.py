@@ -174,7 +174,7 @@ class ManifestFiles:
         return path
 
     def _put(self, path: str, content: bytes) -> int:
-        storage.write(path, content, f".{self._mark}.tmp")
+        storage.write(path, content, f".{self._mark}.tmp", durable=False)
         self.written.append(path)
         return len(content)
 

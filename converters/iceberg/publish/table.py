@@ -194,6 +194,7 @@ def prepare(
     made: list[Made] = []
     try:
         made = publish(table.commits, start, ids, of_commit, entries, state, manifests)
+        storage.settle((*manifests.written, *deletes.written))
     except BaseException:
         Published({}, (), (*manifests.written, *deletes.written), 0).discard()
         raise
