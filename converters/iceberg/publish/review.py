@@ -11,6 +11,7 @@ import pyarrow.compute as pc
 
 from bridge.model.files import FileProblem, Files
 from bridge.model.findings import Code, Finding
+from bridge.model.layout import UnknownTransform
 from bridge.model.mapping import MappedColumn
 from bridge.model.options import Options
 from bridge.model.schema import Placed, walk
@@ -57,7 +58,20 @@ def review_table(table: Table, name: TableName, options: Options) -> list[Findin
         if not level or "/" in level or level in (".", ".."):
             found.append(Finding(Code.NAME_UNSUPPORTED, subject, f"{level!r} cannot be a directory", "use --as"))
     found += _types(table, options)
+    found += _layout(table)
     return found
+
+
+def _layout(table: Table) -> Iterator[Finding]:
+    subject = str(table.name)
+    for key in table.sort_order.fields:
+        if isinstance(key.transform, UnknownTransform):
+            said = f"the sort key {key.transform} is an expression: it and what follows it is left out"
+            yield Finding(Code.SORT_ORDER, subject, said)
+            break
+    for field in table.spec.fields:
+        if isinstance(field.transform, UnknownTransform):
+            yield Finding(Code.PARTITION_LAYOUT, subject, f"the partition key {field.name} is {field.transform}")
 
 
 def _types(table: Table, options: Options) -> Iterator[Finding]:
