@@ -9,6 +9,7 @@ import json
 import sys
 import tempfile
 from collections.abc import Callable
+from decimal import Decimal
 from typing import Any
 
 from iceberg_judge_process import DuckDB, PyIceberg, Spark, normal
@@ -37,7 +38,7 @@ def java_value(spark: Any, location: str) -> Any:
         row = rows.next()
         if row.getField("id") == 1:
             value = row.getField("x")
-            if value is not None and not isinstance(value, bool | int | float | str | bytes):
+            if value is not None and not isinstance(value, bool | int | float | str | bytes | Decimal):
                 return str(value.toString())
             return value
     raise ValueError("no row")

@@ -32,14 +32,16 @@ class Verdict(Enum):
     RIGHT = "right"
     ROWS = "right row by row"
     """Right when the file is read row by row, as it always is with read.parquet.vectorization.enabled=false."""
+    COLUMNS = "fails row by row"
+    """Right vectorized; fails as soon as the file is read row by row, as it is with a nested column."""
     FAILS = "fails"
     WRONG = "wrong"
     UNKNOWN = "unknown type"
     """The reader does not know the Iceberg type and says so; no other file would change that."""
 
 
-_OK, _ROWS, _FAILS, _WRONG, _NONE = (
-    Verdict.RIGHT, Verdict.ROWS, Verdict.FAILS, Verdict.WRONG, Verdict.UNKNOWN,
+_OK, _ROWS, _COLUMNS, _FAILS, _WRONG, _NONE = (
+    Verdict.RIGHT, Verdict.ROWS, Verdict.COLUMNS, Verdict.FAILS, Verdict.WRONG, Verdict.UNKNOWN,
 )  # fmt: skip
 
 READERS = ("spark", "java", "pyiceberg", "duckdb")
@@ -67,7 +69,7 @@ class Row:
     def way(self, readers: Iterable[str]) -> Way:
         """What the readers allow together."""
         said = {self.verdicts[READERS.index(each)] for each in readers}
-        if said & {_FAILS, _WRONG}:
+        if said & {_COLUMNS, _FAILS, _WRONG}:
             return Way.REWRITE
         return Way.ROW_BY_ROW if _ROWS in said else Way.IN_PLACE
 
@@ -82,8 +84,8 @@ MATRIX: tuple[Row, ...] = (
     Row(Leaf.INT32, f"INT32 {_I32}", Leaf.INT32, _ALL),
     Row(Leaf.INT64, f"INT64 {_I64}", Leaf.INT64, _ALL),
     Row(Leaf.INT32, f"INT32 {_I32}", Leaf.INT64, (_ROWS, _OK, _OK, _OK)),
-    Row(Leaf.UINT8, "INT32 INT(8, unsigned)", Leaf.INT32, (_FAILS, _OK, _OK, _OK)),
-    Row(Leaf.UINT16, "INT32 INT(16, unsigned)", Leaf.INT32, (_FAILS, _OK, _OK, _OK)),
+    Row(Leaf.UINT8, "INT32 INT(8, unsigned)", Leaf.INT32, (_COLUMNS, _OK, _OK, _OK)),
+    Row(Leaf.UINT16, "INT32 INT(16, unsigned)", Leaf.INT32, (_COLUMNS, _OK, _OK, _OK)),
     Row(Leaf.UINT32, "INT32 INT(32, unsigned)", Leaf.INT64, (_FAILS, _WRONG, _OK, _OK)),
     Row(Leaf.UINT64, "INT64 INT(64, unsigned)", Decimal(20, 0), (_FAILS, _FAILS, _FAILS, _OK)),
     Row(Leaf.INT128, "DOUBLE", Leaf.FLOAT64, _ALL),
@@ -96,7 +98,7 @@ MATRIX: tuple[Row, ...] = (
     Row(Decimal(38, 2), "FIXED[16] DECIMAL", Decimal(38, 2), _ALL),
     Row(Leaf.DATE, "INT32 DATE", Leaf.DATE, _ALL),
     Row(Time(Unit.MICRO), "INT64 TIME(us)", Time(Unit.MICRO), (_NONE, _OK, _OK, _OK)),
-    Row(Leaf.TIMETZ, "INT64 TIME(us, utc)", Leaf.STRING, (_FAILS, _FAILS, _FAILS, _FAILS)),
+    Row(Leaf.TIMETZ, "INT64 TIME(us, utc)", Leaf.STRING, (_FAILS, _WRONG, _FAILS, _WRONG)),
     Row(Timestamp(Unit.MICRO), "INT64 TIMESTAMP(us)", Timestamp(Unit.MICRO), _ALL),
     Row(Timestamp(Unit.SECOND), "INT64 TIMESTAMP(us)", Timestamp(Unit.MICRO), _ALL),
     Row(Timestamp(Unit.MILLI), "INT64 TIMESTAMP(ms)", Timestamp(Unit.MICRO), (_ROWS, _OK, _OK, _OK)),

@@ -8,7 +8,7 @@ from typing import Any
 
 from bridge.ports import Bookmark, TableWrite
 
-__all__ = ["COMMIT", "PROPERTY", "TIME", "bookmark_of", "kept_commits", "property_text"]
+__all__ = ["COMMIT", "PROPERTY", "TIME", "bookmark_of", "kept_commits", "property_text", "refs_of"]
 
 PROPERTY = "ducklake-bridge.bookmark"
 COMMIT = "ducklake-bridge.source-commit"
@@ -28,9 +28,18 @@ def property_text(write: TableWrite, snapshot: int | None, metadata: Mapping[str
             "ownership": write.ownership,
             "snapshot": snapshot,
             "layout": [metadata[key] for key in _LAYOUT],
+            "refs": [each.name for each in write.table.refs if each.on_main],
         },
         sort_keys=True,
     )
+
+
+def refs_of(metadata: Mapping[str, Any]) -> frozenset[str]:
+    """The references that we made."""
+    try:
+        return frozenset(json.loads((metadata.get("properties") or {})[PROPERTY])["refs"])
+    except (ValueError, KeyError, TypeError):
+        return frozenset()
 
 
 def bookmark_of(metadata: Mapping[str, Any]) -> Bookmark | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import uuid
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -12,7 +13,7 @@ from bridge.model.layout import PartitionSpec
 from bridge.model.schema import Schema, walk
 from bridge.model.table import Commit, Table
 from bridge.ports import TableWrite
-from converters.iceberg.publish.bookmark import COMMIT, PROPERTY, TIME, kept_commits, property_text
+from converters.iceberg.publish.bookmark import COMMIT, PROPERTY, TIME, kept_commits, property_text, refs_of
 from converters.iceberg.publish.definition import schema_json, sort_order_json, spec_json
 from converters.iceberg.publish.history import Made
 from converters.iceberg.publish.layout import published_order
@@ -128,8 +129,9 @@ def built(
     table = write.table
     order = published_order(table.sort_order)
     schemas = {each.id: each for each in table.schemas.values()} | {table.schema.id: table.schema}
+    documents, ids_of = _schemas(schemas, version, held)
     kept = _kept(write, held)
-    snapshots = [*kept, *(_snapshot(each, each.commit.schema, _millis(each.commit), version) for each in made)]
+    snapshots = [*kept, *(_snapshot(each, ids_of[each.commit.schema], _millis(each.commit), version) for each in made)]
     ids = {each["snapshot-id"] for each in snapshots}
     log = [each for each in (held or {}).get("snapshot-log") or () if each["snapshot-id"] in ids]
     log += [{"timestamp-ms": _millis(each.commit), "snapshot-id": each.id} for each in made]
@@ -140,15 +142,17 @@ def built(
         "format-version": version,
         "table-uuid": (held or {}).get("table-uuid") or _uuid(table),
         "location": location,
-        "last-sequence-number": max((each["sequence-number"] for each in snapshots), default=0),
+        "last-sequence-number": max(
+            (held or {}).get("last-sequence-number", 0), *(each["sequence-number"] for each in snapshots), 0
+        ),
         "last-updated-ms": max(times),
         "last-column-id": max(
             int(table.last_column_id),
             *(int(each.field.id) for schema in schemas.values() for each in walk(schema.fields)),
             0,
         ),
-        "current-schema-id": table.schema.id,
-        "schemas": [schema_json(published_schema(schemas[id_]), version) for id_ in sorted(schemas)],
+        "current-schema-id": ids_of[table.schema.id],
+        "schemas": documents,
         "default-spec-id": spec,
         "partition-specs": [spec_json(specs[id_]) for id_ in sorted(specs)],
         "last-partition-id": max(
@@ -173,11 +177,35 @@ def built(
     if current is None:
         del found["current-snapshot-id"]
     else:
-        found["refs"] = _refs(table, current, by_commit, ids)
+        found["refs"] = {**_others(held, ids), **_refs(table, current, by_commit, ids)}
     if version >= 3:
         found["next-row-id"] = max(next_row_id, table.next_row_id or 0)
     found["properties"][PROPERTY] = property_text(write, current, found)
     return found
+
+
+def _schemas(
+    schemas: Mapping[int, Schema], version: int, held: Mapping[str, Any] | None
+) -> tuple[list[dict[str, Any]], dict[int, int]]:
+    """All schemas, those of the target first, and the id that each of the source's has there: its own in a new table.
+
+    A source may number its schemas anew when it forgets old ones; snapshots that are there go on naming theirs.
+    """
+    made = [dict(each) for each in (held or {}).get("schemas") or ()]
+    known = {_text(each): int(each["schema-id"]) for each in made}
+    ids: dict[int, int] = {}
+    for id_ in sorted(schemas):
+        document = schema_json(published_schema(schemas[id_]), version)
+        if _text(document) not in known:
+            number = id_ if held is None else max(known.values(), default=-1) + 1
+            known[_text(document)] = number
+            made.append({**document, "schema-id": number})
+        ids[id_] = known[_text(document)]
+    return made, ids
+
+
+def _text(schema: Mapping[str, Any]) -> str:
+    return json.dumps({key: value for key, value in schema.items() if key != "schema-id"}, sort_keys=True)
 
 
 def _kept(write: TableWrite, held: Mapping[str, Any] | None) -> list[dict[str, Any]]:
@@ -188,6 +216,15 @@ def _kept(write: TableWrite, held: Mapping[str, Any] | None) -> list[dict[str, A
     gone = {snapshot for commit, snapshot in kept_commits(held).items() if commit not in there}
     current = held.get("current-snapshot-id")
     return [each for each in held.get("snapshots") or () if each["snapshot-id"] not in gone - {current}]
+
+
+def _others(held: Mapping[str, Any] | None, ids: set[int]) -> dict[str, Any]:
+    """References that somebody else made at the target."""
+    ours = refs_of(held or {})
+    refs = (held or {}).get("refs") or {}
+    return {
+        name: ref for name, ref in refs.items() if name != "main" and name not in ours and ref["snapshot-id"] in ids
+    }
 
 
 def _refs(table: Table, current: int, by_commit: Mapping[str, int], ids: set[int]) -> dict[str, Any]:

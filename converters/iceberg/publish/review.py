@@ -96,7 +96,7 @@ def _types(table: Table, options: Options) -> Iterator[Finding]:
             told = [
                 f"{reader}: {verdict.value}"
                 for reader, verdict in zip(READERS, row.verdicts, strict=True)
-                if reader in readers and verdict in (Verdict.FAILS, Verdict.WRONG)
+                if reader in readers and verdict in (Verdict.COLUMNS, Verdict.FAILS, Verdict.WRONG)
             ]
             yield Finding(
                 Code.PHYSICAL_TYPE,
