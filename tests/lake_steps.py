@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Iterator
 
-__all__ = ["life"]
+__all__ = ["every_type", "life"]
 
 _WIDER = {"TINYINT": "SMALLINT", "SMALLINT": "INTEGER", "INTEGER": "BIGINT", "FLOAT": "DOUBLE"}
 _VALUES = {
@@ -177,3 +177,105 @@ def _value(table: _Table, column: str) -> str:
         z, b, c = table.shape[column]
         return f"{{'{z}': i::INTEGER, '{b}': 'b' || i, '{c}': 3}}"
     return _VALUES[table.columns[column]]
+
+
+# one row of extremes, one of other odd values, one of NULLs
+TYPES = {
+    "i8": "TINYINT",
+    "i16": "SMALLINT",
+    "i32": "INTEGER",
+    "i64": "BIGINT",
+    "u8": "UTINYINT",
+    "u16": "USMALLINT",
+    "u32": "UINTEGER",
+    "u64": "UBIGINT",
+    "h": "HUGEINT",
+    "uh": "UHUGEINT",
+    "f": "FLOAT",
+    "d": "DOUBLE",
+    "dec": "DECIMAL(18,4)",
+    "d38": "DECIMAL(38,10)",
+    "bo": "BOOLEAN",
+    "dt": "DATE",
+    "tm": "TIME",
+    "ttz": "TIMETZ",
+    "ts": "TIMESTAMP",
+    "tss": "TIMESTAMP_S",
+    "tsm": "TIMESTAMP_MS",
+    "tsn": "TIMESTAMP_NS",
+    "tz": "TIMESTAMPTZ",
+    "iv": "INTERVAL",
+    "s": "VARCHAR",
+    "js": "JSON",
+    "b": "BLOB",
+    "u": "UUID",
+    "st": "STRUCT(a INTEGER, b VARCHAR)",
+    "l": "VARCHAR[]",
+    "m": "MAP(VARCHAR, TIMESTAMP)",
+    "ll": "STRUCT(x DOUBLE[])[]",
+}
+ODD: tuple[dict[str, str], ...] = (
+    {
+        "i8": "-128",
+        "i16": "-32768",
+        "i32": "-2147483648",
+        "i64": "-9223372036854775808",
+        "u8": "255",
+        "u16": "65535",
+        "u32": "4294967295",
+        "u64": "18446744073709551615",
+        "h": "'-170141183460469231731687303715884105727'",
+        "uh": "'340282366920938463463374607431768211455'",
+        "f": "'nan'",
+        "d": "'-inf'",
+        "dec": "'-12345678901234.5678'",
+        "d38": "'1234567890123456789012345678.0123456789'",
+        "bo": "true",
+        "dt": "'infinity'",
+        "tm": "'23:59:59.999999'",
+        "ttz": "'12:00:00+05:30'",
+        "ts": "'-infinity'",
+        "tss": "'1969-12-31 23:59:59'",
+        "tsm": "'2024-01-01 00:00:00.123'",
+        "tsn": "'2024-01-01 00:00:00.123456789'",
+        "tz": "'2024-01-01 00:00:00.123456+05'",
+        "iv": "'-1 year 2 days -00:00:00.000003'",
+        "s": "'it''s ä € 😀 \"q\" , \n nl'",
+        "js": "'{\"a\": [1, null]}'",
+        "b": "'\\x00\\xFFab'",
+        "u": "'f79c3e09-677c-4bbd-a479-3f349cb785e7'",
+        "st": "{'a': NULL, 'b': 'x, y {z}'}",
+        "l": "['a', NULL, '', 'NULL', '[b]']",
+        "m": "MAP {'k, 1': TIMESTAMP '2024-01-01 00:00:00.5'}",
+        "ll": "[{'x': [1.5, 'nan'::DOUBLE]}, NULL, {'x': NULL}]",
+    },
+    {
+        "f": "0.1",
+        "d": "-0.0",
+        "dt": "'0044-03-15 (BC)'",
+        "ts": "'294247-01-10 04:00:54.775806'",
+        "iv": "'25 months 400 days 100:00:00'",
+        "s": "''",
+        "js": "'\"x\"'",
+        "b": "''",
+        "bo": "false",
+        "tz": "'infinity'",
+        "l": "[]",
+        "m": "MAP {}",
+        "st": "NULL",
+        "h": "0",
+        "u64": "0",
+    },
+    {},
+)
+
+
+def every_type() -> Iterator[str]:
+    """Rows of every type that stay in the catalog, one of them updated."""
+    listed = ", ".join(f"{name} {type_}" for name, type_ in TYPES.items())
+    yield f"CREATE TABLE lake.t (k INTEGER, {listed})"
+    for number, row in enumerate(ODD):
+        values = ", ".join(f"CAST({row.get(name, 'NULL')} AS {type_})" for name, type_ in TYPES.items())
+        yield f"INSERT INTO lake.t SELECT {number}, {values}"
+    yield "UPDATE lake.t SET i32 = 5 WHERE k = 0"
+    yield "ALTER TABLE lake.t ADD COLUMN z INTEGER DEFAULT 3"

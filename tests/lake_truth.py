@@ -10,7 +10,6 @@ import subprocess
 import sys
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -81,7 +80,7 @@ def truth(attach: str, options: str = "READ_ONLY", cwd: Path = ROOT) -> Truth:
         env={**__import__("os").environ, "PYTHONPATH": str(ROOT)},
     )
     assert ran.returncode == 0, ran.stderr[-2000:]
-    snapshots, uuids, tables = json.loads(ran.stdout)
+    snapshots, uuids, tables = json.loads(ran.stdout.splitlines()[-1])  # DuckDB prints its progress
     found = {(schema, name): {int(key): value for key, value in states.items()} for schema, name, states in tables}
     return Truth(tuple(snapshots), frozenset(uuids), found)
 
@@ -91,6 +90,8 @@ class Reading:
 
     def __init__(self, attach: str, options: Options | None = None) -> None:
         self.source = open_source(attach, options or Options())
+        self.connection = duckdb.connect()
+        self.connection.execute("SET TimeZone = 'UTC'; SET threads = 1")
         self.tables = {(name.namespace[0], name.name): self.source.open(name) for name in self.source.tables()}
 
     def differences(self, asked: Truth, row_ids: bool = True) -> list[str]:
@@ -183,41 +184,38 @@ def _rows(
                 return _select(held.connection, held.sql, "row_id", held.levels, schema)
 
         return reading.source.within(work)
-    with closing(duckdb.connect()) as connection:
-        connection.execute("SET TimeZone = 'UTC'")
-        key = opened_key(files, number)
-        options = f", {encryption(key)}" if key else ""
-        mapping = None if row["mapping"] is None else files.mappings[row["mapping"]]
-        constants = files.sources([number])[0].constants
-        if key:
-            first = opened.table.schemas[opened.table.commits[row["begin"]].schema]
-            levels = tuple(_of_field(each) for each in first.fields)
-            names = [
-                each[0]
-                for each in connection.execute(
-                    f"DESCRIBE FROM read_parquet({literal(row['path'])}{options})"
-                ).fetchall()
-            ]
-        else:
-            arrow = pq.read_schema(row["path"])
-            names = arrow.names
-            levels = tuple(_of_arrow(each) for each in arrow)
-            if mapping is not None:
-                levels = tuple(_of_mapping(each) for each in mapping.columns if not each.from_path)
-        extra = "".join(
-            f", {'NULL' if value is None else literal(str(value))} AS {identifier(f'constant {id_}')}"
-            for id_, value in constants.items()
-        )
-        levels += tuple(Level(id_, f"constant {id_}") for id_ in constants)
-        source = (
-            f"(SELECT *{extra} FROM read_parquet({literal(row['path'])}, file_row_number = true, "
-            f"hive_partitioning = false{options}) ORDER BY file_row_number)"
-        )
-        start = "NULL" if row["first_row_id"] is None else str(row["first_row_id"])
-        row_id = f"{start} + file_row_number"
-        if "_ducklake_internal_row_id" in names:
-            row_id = '"_ducklake_internal_row_id"'
-        return _select(connection, source, row_id, levels, schema)
+    connection = reading.connection
+    key = opened_key(files, number)
+    options = f", {encryption(key)}" if key else ""
+    mapping = None if row["mapping"] is None else files.mappings[row["mapping"]]
+    constants = files.sources([number])[0].constants
+    if key:
+        first = opened.table.schemas[opened.table.commits[row["begin"]].schema]
+        levels = tuple(_of_field(each) for each in first.fields)
+        names = [
+            each[0]
+            for each in connection.execute(f"DESCRIBE FROM read_parquet({literal(row['path'])}{options})").fetchall()
+        ]
+    else:
+        arrow = pq.read_schema(row["path"])
+        names = arrow.names
+        levels = tuple(_of_arrow(each) for each in arrow)
+        if mapping is not None:
+            levels = tuple(_of_mapping(each) for each in mapping.columns if not each.from_path)
+    extra = "".join(
+        f", {'NULL' if value is None else literal(str(value))} AS {identifier(f'constant {id_}')}"
+        for id_, value in constants.items()
+    )
+    levels += tuple(Level(id_, f"constant {id_}") for id_ in constants)
+    source = (
+        f"(SELECT *{extra} FROM read_parquet({literal(row['path'])}, file_row_number = true, "
+        f"hive_partitioning = false{options}) ORDER BY file_row_number)"
+    )
+    start = "NULL" if row["first_row_id"] is None else str(row["first_row_id"])
+    row_id = f"{start} + file_row_number"
+    if "_ducklake_internal_row_id" in names:
+        row_id = '"_ducklake_internal_row_id"'
+    return _select(connection, source, row_id, levels, schema)
 
 
 def _select(

@@ -96,6 +96,12 @@ class Files(Protocol):
         ...
 
     @property
+    def numbered(self) -> tuple[int, ...]:
+        """Row numbers of files that hold a DuckLake's snapshot numbers under the field id that Iceberg reserves for
+        the sequence number of a row's last update."""
+        ...
+
+    @property
     def findings(self) -> tuple[Finding, ...]:
         """What else is to be said about them."""
         ...
@@ -146,6 +152,7 @@ class Rearranged:
         self._from = np.searchsorted(ordered, np.arange(count))
         self._times = np.searchsorted(ordered, np.arange(count), side="right") - self._from
         self.problems = tuple(replace(each, rows=self._renumbered(each.rows)) for each in before.problems)
+        self.numbered = self._renumbered(before.numbered)
 
     def stats(self) -> Iterator[StatsBatch]:
         """The statistics before under the new row numbers, then those of what was written."""

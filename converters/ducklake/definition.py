@@ -85,11 +85,12 @@ def table_of(
         commits.append(_commit(snapshot, touched, time, schema, said, found, before))
         before = snapshot.id
     specs = {0: PartitionSpec(0)}
-    for each in found.specs:
+    # partitioning that was reset is a spec without keys
+    for each in (spec for spec in found.specs if spec.keys):
         types = {column.id: leaf_type(column.type) for column in found.columns if column.live(each.begin)}
         names = {column.id: column.name for column in found.columns if column.live(each.begin)}
         specs[each.id] = neutral_spec(each, types, names)
-    current = next((each for each in found.specs if each.live(state.head)), None)
+    current = next((each for each in found.specs if each.keys and each.live(state.head)), None)
     live = columns_at(found.columns, state.head)
     findings = [
         Finding(
@@ -139,6 +140,9 @@ def _commit(
     before: int,
 ) -> Commit:
     said = list(dict.fromkeys(words))
+    if "inline_flush" in said and "deleted_from_table" in said and not found.may_delete(snapshot.id):
+        # a flush of noted deletes calls itself a delete (DuckDB 1.5.5)
+        said.remove("deleted_from_table")
     names = [each for each in found.versions if before < each.begin <= snapshot.id]
     if names and before < 0:
         said.insert(0, "created_table")
@@ -152,6 +156,7 @@ def _commit(
         "message": snapshot.message,
         "extra-info": snapshot.extra,
     }
+    summary |= _layout_changes(found, before, snapshot.id)
     return Commit(
         id=str(touched),
         time=time,
@@ -160,6 +165,26 @@ def _commit(
         operation=_operation(set(said)),
         summary={key: value for key, value in summary.items() if value},
     )
+
+
+def _layout_changes(found: Definition, before: int, now: int) -> dict[str, str]:
+    """The partition keys and sort keys that a commit set; `none` for those that it took away."""
+    names = {each.id: each.name for each in found.columns if each.live(now)}
+    made = {}
+    for key, layouts in (("ducklake.partitioned-by", found.specs), ("ducklake.sorted-by", found.sorts)):
+        changed = any(
+            before < event <= now for each in layouts for event in (each.begin, each.end) if event is not None
+        )
+        live = next((each for each in layouts if each.live(now)), None)
+        if not changed:
+            continue
+        if live is None or not live.keys:
+            made[key] = "none"
+        elif layouts is found.specs:
+            made[key] = ", ".join(f"{transform}: {names.get(int(column), column)}" for column, transform in live.keys)
+        else:
+            made[key] = ", ".join(" ".join((each[0], *each[2:])) for each in live.keys)
+    return made
 
 
 def _operation(words: set[str]) -> str:

@@ -11,7 +11,7 @@ import re
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import duckdb
 import pyarrow as pa
@@ -25,7 +25,7 @@ from bridge.model.types import FieldId
 from bridge.ports import ProgressSink
 from converters import storage
 from converters.ducklake.catalog.history import Definition, LakeState, definition, lake_state
-from converters.ducklake.catalog.inlined import columns_of_version, held_rows
+from converters.ducklake.catalog.inlined import columns_of_version, held_rows, levels_of
 from converters.ducklake.catalog.overlay import Overlay
 from converters.ducklake.catalog.session import Place, Session, parse_place, session, with_retry
 from converters.ducklake.encrypted import encryption
@@ -53,13 +53,25 @@ class _Relation:
     row_id: str = ""
 
 
+@dataclass(frozen=True, slots=True)
+class _Encrypted:
+    """The key of a file, and the columns of the snapshot in which it begins: its footer is encrypted too."""
+
+    key: str = field(repr=False)
+    levels: tuple[Level, ...] = ()
+
+
+_Made = tuple[dict[str, object], list[tuple[FieldId, pa.Table]]]
+"""A WRITTEN row but for its task, and the statistics of its columns."""
+
+
 class LakeEngine:
     """Rewriting for tables of a lake."""
 
     def __init__(self, place: Place, options: Options) -> None:
         self._place = place
         self._options = options
-        self._keys: Mapping[str, str] | None = None
+        self._encrypted: Mapping[str, _Encrypted] = {}
         self._read: tuple[LakeState, dict[int, Definition]] | None = None
 
     def rewrite(
@@ -69,9 +81,8 @@ class LakeEngine:
         rows: list[dict[str, object]] = []
         stats: dict[FieldId, list[pa.Table]] = {}
         storage.make_directory(target.directory.rstrip("/"))
-        for number, each in enumerate(files):
-            progress.step(what, number, len(files))
-            row, found = with_retry(lambda each=each: self._one(each, target))  # type: ignore[misc]  # bound now
+        made = self._all(files, target, progress, what)
+        for number, (row, found) in enumerate(made):
             for id_, table in found:
                 place = table.schema.get_field_index("file")
                 stats.setdefault(id_, []).append(table.set_column(place, "file", pa.array([number], pa.int64())))
@@ -79,20 +90,44 @@ class LakeEngine:
         every = pa.Table.from_pylist(rows, schema=WRITTEN)
         return WrittenFiles(every, tuple((id_, pa.concat_tables(parts)) for id_, parts in stats.items()))
 
-    def _one(self, each: DataFile, target: Target) -> tuple[dict[str, object], list[tuple[FieldId, pa.Table]]]:
+    def _all(self, files: Sequence[DataFile], target: Target, progress: ProgressSink, what: str) -> list[_Made]:
+        """What is in the catalog in one session, then what is in files, with the catalog left alone."""
+        made: dict[int, _Made] = {}
+        inlined = [number for number, each in enumerate(files) if each.format == INLINED]
+
+        def held() -> None:
+            with session(self._place) as opened:
+                if any(each.format == ENCRYPTED for each in files):
+                    self._encrypted = dict(self._secrets(opened))
+                for number in inlined:
+                    progress.step(what, len(made), len(files))
+                    with self._inlined(opened, files[number]) as relation:
+                        made[number] = self._one(files[number], relation, target)
+
+        if inlined or any(each.format == ENCRYPTED for each in files):
+            with_retry(held)
+        for number, each in enumerate(files):
+            if number not in made:
+                progress.step(what, len(made), len(files))
+                with closing(connect()) as connection:
+                    if scheme(each.path):
+                        connect_objects(connection)
+                    made[number] = self._one(each, self._parquet(connection, each), target)
+        return [made[number] for number in range(len(files))]
+
+    def _one(self, each: DataFile, relation: _Relation, target: Target) -> _Made:
         name = f"{output_name(each.path)}-0.parquet"
         directory = target.directory.rstrip("/")
         aside = tempfile.mkdtemp(prefix="ducklake-bridge-") if scheme(directory) else directory
         local = f"{aside}/.{name}.part"
-        with self._relation(each) as relation:
-            try:
-                count = _write(relation, target, local)
-                found = measured(relation.connection, local, target.fields)
-            except duckdb.Error as error:
-                said = str(error).splitlines()[0]
-                raise Unreachable(
-                    f"{each.path}: its rows cannot be written: {said}", hint="correct the value at the source"
-                ) from error
+        try:
+            count = _write(relation, target, local)
+            found = measured(relation.connection, local, target.fields)
+        except duckdb.Error as error:
+            said = str(error).splitlines()[0]
+            raise Unreachable(
+                f"{each.path}: its rows cannot be written: {said}", hint="correct the value at the source"
+            ) from error
         each.check(count)
         size, footer = os.path.getsize(local), _footer_size(local)
         storage.put(local, f"{directory}/{name}")
@@ -110,27 +145,13 @@ class LakeEngine:
         return row, found
 
     @contextmanager
-    def _relation(self, each: DataFile) -> Iterator[_Relation]:
-        if each.format == INLINED:
-            with session(self._place) as opened, self._inlined(opened, each) as relation:
-                yield relation
-            return
-        with closing(connect()) as connection:
-            if scheme(each.path):
-                connect_objects(connection)
-            yield self._parquet(connection, each)
-
-    @contextmanager
     def _inlined(self, opened: Session, each: DataFile) -> Iterator[_Relation]:
         found = _GROUP.fullmatch(each.path)
         if found is None:
             raise Blocked(f"{each.path} names no rows of a lake", code="metadata-unreadable")
         table_id, begin = int(found["id"]), int(found["begin"])
-        state, definitions = self._read or (lake_state(opened), {})
-        self._read = state, definitions
-        if table_id not in definitions:
-            definitions[table_id] = definition(opened, state, table_id)
-        columns = columns_of_version(opened, definitions[table_id], table_id, int(found["version"]), begin)
+        known = self._definition(opened, table_id)
+        columns = columns_of_version(opened, known, table_id, int(found["version"]), begin)
         with held_rows(opened, found["table"], begin, columns) as held:
             [consecutive] = held.connection.execute(
                 f"SELECT max(row_id) - min(row_id) + 1 = count(*) FROM {held.sql}"
@@ -139,16 +160,17 @@ class LakeEngine:
 
     def _parquet(self, connection: duckdb.DuckDBPyConnection, each: DataFile) -> _Relation:
         options = ", hive_partitioning = false"
-        if each.format == ENCRYPTED:
-            options += f", {encryption(self._key(each.path))}"
+        secret = self._secret(each.path) if each.format == ENCRYPTED else None
+        if secret is not None:
+            options += f", {encryption(secret.key)}"
         told = f"read_parquet({literal(each.path)}{options}, file_row_number = true)"
         names = [name for name, *_ in connection.execute(f"DESCRIBE FROM {told}").fetchall()]
         levels = (
             tuple(map(_named, each.names))
             if each.names is not None
-            else _encrypted_levels(connection, each.path, options)
-            if each.format == ENCRYPTED
             else _levels(each.path)
+            if secret is None
+            else secret.levels
         )
         constants = "".join(
             f", {'NULL' if value is None else literal(str(value))} AS {identifier(f'constant {id_}')}"
@@ -159,16 +181,26 @@ class LakeEngine:
         row_id = identifier(ROW_ID) if ROW_ID in names else ""
         return _Relation(connection, f"(SELECT *{constants} FROM {told} ORDER BY file_row_number)", levels, row_id)
 
-    def _key(self, path: str) -> str:
-        """The key of an encrypted file, found by its name, which has a uuid."""
-        if self._keys is None:
-            with session(self._place) as opened:
-                rows = Overlay(opened).rows("data_file", "path", "encryption_key")
-            self._keys = {stored.rsplit("/", 1)[-1]: key for stored, key in rows if key}
-        found = self._keys.get(path.rsplit("/", 1)[-1])
+    def _secret(self, path: str) -> _Encrypted:
+        """What the catalog says of an encrypted file, found by its name, which has a uuid."""
+        found = self._encrypted.get(path.rsplit("/", 1)[-1])
         if found is None:
             raise Unreachable(f"encrypted file {path}: the catalog holds no key for it")
         return found
+
+    def _secrets(self, opened: Session) -> Iterator[tuple[str, _Encrypted]]:
+        rows = Overlay(opened).rows("data_file", "path", "encryption_key", "table_id", "begin_snapshot")
+        for path, key, table_id, begin in rows:
+            if key:
+                columns = [each for each in self._definition(opened, table_id).columns if each.live(begin)]
+                yield path.rsplit("/", 1)[-1], _Encrypted(key, levels_of(columns))
+
+    def _definition(self, opened: Session, table_id: int) -> Definition:
+        state, definitions = self._read or (lake_state(opened), {})
+        self._read = state, definitions
+        if table_id not in definitions:
+            definitions[table_id] = definition(opened, state, table_id)
+        return definitions[table_id]
 
     def resolve(self, plan: str, equality: Equality, progress: ProgressSink, what: str) -> pa.Table:
         """A lake has no equality deletes."""
@@ -229,21 +261,6 @@ def _level(field: pa.Field) -> Level:
     elif pa.types.is_list(type_) or pa.types.is_large_list(type_):
         below = [type_.value_field]
     return Level(None if id_ is None else int(id_), field.name, tuple(map(_level, below)))
-
-
-def _encrypted_levels(connection: duckdb.DuckDBPyConnection, path: str, options: str) -> tuple[Level, ...]:
-    """What an encrypted file holds, by its own ids; a level's children follow it."""
-    query = f"SELECT name, field_id, coalesce(num_children, 0) FROM parquet_schema({literal(path)}{options})"
-    rows = iter(connection.execute(query.replace(", hive_partitioning = false", "")).fetchall())
-
-    def made() -> Level:
-        name, id_, count = next(rows)
-        below = tuple(made() for _ in range(count))
-        if id_ is not None and len(below) == 1 and below[0].id is None and below[0].below:
-            below = below[0].below  # the middle group of a list or map
-        return Level(id_, name, below)
-
-    return made().below
 
 
 def open_engine(rest: str, options: Options, staging: str) -> LakeEngine:

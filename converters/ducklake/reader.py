@@ -22,6 +22,7 @@ from converters.ducklake.catalog.history import (
     TableVersion,
     definition,
     lake_state,
+    snapshot_ids,
 )
 from converters.ducklake.catalog.session import Place, Session, parse_place, session, with_retry
 from converters.ducklake.definition import History, history_of, table_of
@@ -96,7 +97,7 @@ class LakeSource:
 
         def once() -> Result:
             with session(self.place) as opened:
-                now = {each.id for each in lake_state(opened).snapshots}
+                now = snapshot_ids(opened)
                 if gone := [each.id for each in self.state.snapshots if each.id not in now]:
                     raise Conflict(
                         f"{self.place.attach}: snapshot {gone[0]} was expired since the lake was opened",

@@ -19,20 +19,18 @@ from bridge.model.rewrite import DataFile, Equality, Name
 from bridge.model.table import Table
 from bridge.model.types import ColumnType, FieldId
 from bridge.ports import ProgressSink
-from converters import storage
 from converters.deletes.windows import settle
 from converters.ducklake.catalog.file_rows import FileRows, InlinedGroup, read_rows, stat_frames
 from converters.ducklake.catalog.history import Definition, LakeState
 from converters.ducklake.catalog.session import Session
 from converters.ducklake.definition import History, leaf_type
+from converters.ducklake.source_checks import INLINED, missing, registered_twice, rewritten, without_ids
 from converters.ducklake.source_deletes import Index, absences
 from converters.ducklake.source_stats import StatSpool, typed
 from converters.parquet.path_value import segments
 
 __all__ = ["ENCRYPTED", "INLINED", "LakeFiles", "read_files"]
 
-INLINED = "ducklake-inlined"
-"""The format of what stands for rows that lie in the catalog."""
 ENCRYPTED = "ducklake-encrypted"
 """The format of Parquet files under DuckDB's encryption."""
 
@@ -57,6 +55,9 @@ class LakeFiles:
         self.mappings = tuple(mappings)
         self.problems = tuple(problems)
         self.findings = tuple(findings)
+        # what wrote rows of several snapshots gave each row its snapshot's number
+        merged = files.filter(pl.col("partial_max").is_not_null() & pl.col("partial_file_info").is_null())
+        self.numbered = tuple(merged["file"].to_list())
         self._files = files
         self._columns = columns
         self._fetch = fetch
@@ -204,11 +205,12 @@ def read_files(
     progress.step(f"{table.name}: reading {len(deletes)} delete files")
     gone = absences(files, deletes, rows.noted, history, str(table.name))
     pieces, deleted = settle(files, pl.concat([gone.hits, *_ended(rows.inlined, files, history)]))
-    problems = [*gone.problems, *_problems(pieces, table)]
+    problems = [*gone.problems, *rewritten(pieces, table), *registered_twice(pieces, table)]
     findings: list[Finding] = []
     if options.check_files == "all":
         progress.step(f"{table.name}: looking at {len(files)} data files")
-        problems += _missing(pieces, table)
+        problems += missing(pieces, table)
+        problems += without_ids(pieces, found, table)
     else:
         said = f"{len(files)} data files are taken as the catalog says"
         findings.append(Finding(Code.FILES_UNCHECKED, str(table.name), said))
@@ -311,61 +313,3 @@ def _ended(groups: Sequence[InlinedGroup], files: pl.DataFrame, history: History
             pl.lit(row["end"], dtype=pl.Int64).alias("end"),
         )
         yield rows.filter(pl.col("begin") < (count if row["end"] is None else row["end"]))
-
-
-def _problems(files: pl.DataFrame, table: Table) -> Iterator[FileProblem]:
-    """What has to be rewritten, and what cannot be told apart."""
-    subject = str(table.name)
-    inlined = files.filter(pl.col("format") == INLINED)
-    if len(inlined):
-        count = inlined.unique("path")["record_count"].sum()
-        yield _problem(
-            Code.INLINED_ROWS,
-            subject,
-            f"{count} rows lie in the catalog",
-            inlined,
-            "or write them to files in the lake itself: CALL ducklake_flush_inlined_data(...)",
-        )
-    encrypted = files.filter(pl.col("encryption_key").is_not_null())
-    if len(encrypted):
-        said = f"{encrypted['path'].n_unique()} data files are encrypted by DuckDB"
-        yield _problem(Code.FILE_ENCRYPTED, subject, said, encrypted)
-    twice = files.filter(pl.col("data_file_id").is_not_null()).unique("data_file_id")
-    twice = twice.filter(pl.col("path").is_duplicated())
-    if len(twice):
-        again = twice["path"].unique(maintain_order=True)
-        spans = files.filter(pl.col("path").is_in(again.implode()))
-        joined = spans.join(spans, on="path", suffix="_other").filter(
-            (pl.col("data_file_id") < pl.col("data_file_id_other"))
-            & (pl.col("end").is_null() | (pl.col("begin_other") < pl.col("end")))
-            & (pl.col("end_other").is_null() | (pl.col("begin") < pl.col("end_other")))
-        )
-        if len(joined):
-            said = f"{joined['path'].n_unique()} data files are registered twice, such as {joined['path'][0]}"
-            yield _problem(Code.FILE_LISTED_TWICE, subject, said, joined, rows=False)
-
-
-def _problem(
-    code: Code, subject: str, said: str, files: pl.DataFrame, hint: str = "", rows: bool = True
-) -> FileProblem:
-    paths = files["path"].unique(maintain_order=True)
-    finding = Finding(code, subject, said, hint, tuple(paths.head(1000)), len(paths))
-    ends = files["end"]
-    last = None if ends.null_count() else ends.max()
-    return FileProblem(finding, None if last is None else int(str(last)), tuple(files["file"]) if rows else ())
-
-
-def _missing(files: pl.DataFrame, table: Table) -> Iterator[FileProblem]:
-    """Files that are not there, and those that are not as long as the catalog says."""
-    stored = files.filter(pl.col("format") != INLINED)
-    paths = stored["path"].unique(maintain_order=True)
-    sizes = pl.Series(storage.sizes(paths.to_list()), dtype=pl.Int64)
-    found = stored.join(pl.DataFrame({"path": paths, "real": sizes}), on="path", maintain_order="left")
-    gone = found.filter(pl.col("real").is_null())
-    if len(gone):
-        said = f"{gone['path'].n_unique()} data files are gone, such as {gone['path'][0]}"
-        yield _problem(Code.FILE_MISSING, str(table.name), said, gone, "restore them", rows=False)
-    other = found.filter(pl.col("real") != pl.col("size"))
-    if len(other):
-        said = f"{other['path'].n_unique()} data files are not as long as the catalog says, such as {other['path'][0]}"
-        yield _problem(Code.FILE_SIZE, str(table.name), said, other, rows=False)

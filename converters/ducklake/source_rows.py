@@ -15,7 +15,7 @@ import pyarrow as pa
 
 from bridge.errors import BridgeError
 from bridge.model.paths import scheme
-from converters.ducklake.catalog.places import Place
+from converters.ducklake.catalog.session import Place, is_still
 from converters.ducklake.extensions import needed
 from converters.ducklake.identifiers import literal, qualified
 
@@ -36,6 +36,8 @@ class LakeRows:
         options = ["OVERRIDE_DATA_PATH true", f"DATA_PATH {literal(data_path)}"]
         if version == _CURRENT:
             options.append("READ_ONLY")
+            if place.backend == "sqlite" and is_still(place.path):
+                place = _copied(place, self._directory)
         elif place.is_server:
             raise BridgeError(
                 f"{place.attach}: DuckDB reads no catalog of version {version} as it is",

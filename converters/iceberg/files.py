@@ -73,6 +73,7 @@ class IcebergFiles:
         self.mappings = tuple(mapped.mappings)
         self._mapped = mapped
         self.problems = tuple(problems)
+        self.numbered: tuple[int, ...] = ()
         self.findings = tuple(findings)
         self._rows = rows
         self._spool = spool

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -28,6 +28,7 @@ __all__ = [
     "definition",
     "inlined_tables",
     "lake_state",
+    "snapshot_ids",
 ]
 
 
@@ -170,6 +171,12 @@ class Definition:
     """Every snapshot at which something of the table begins or ends, whether or not the lake still keeps it."""
     has_partial: bool = False
     """Whether files hold rows or deletes of several snapshots."""
+    deletes: tuple[tuple[int, int], ...] = ()
+    """First and last snapshot of what may have deleted rows."""
+
+    def may_delete(self, snapshot: int) -> bool:
+        """Whether a row may have been deleted in a snapshot."""
+        return any(first <= snapshot <= last for first, last in self.deletes)
 
 
 def lake_state(session: Session, at: int | None = None) -> LakeState:
@@ -211,6 +218,11 @@ def lake_state(session: Session, at: int | None = None) -> LakeState:
         macros=tuple(each for each in _macros(catalog) if each.begin <= head),
         changes=changes,
     )
+
+
+def snapshot_ids(session: Session) -> frozenset[int]:
+    """The snapshots that the lake keeps now."""
+    return frozenset(row[0] for row in Overlay(session).rows("snapshot", "snapshot_id"))
 
 
 def _snapshots(catalog: Overlay) -> list[Snapshot]:
@@ -276,6 +288,7 @@ def definition(session: Session, state: LakeState, table_id: int) -> Definition:
         | _file_events(catalog, mine)
         | _row_events(session, catalog, table_id),
         has_partial=_has_partial(catalog, mine),
+        deletes=tuple(_deletes(session, catalog, table_id, mine)),
     )
 
 
@@ -365,3 +378,23 @@ def _row_events(session: Session, catalog: Overlay, table_id: int) -> frozenset[
     if session.has_table(deletes.name):
         found |= _events(session.rows(sa.select(deletes.c.begin_snapshot).distinct()))
     return frozenset(found)
+
+
+def _deletes(session: Session, catalog: Overlay, table_id: int, mine: Any) -> Iterator[tuple[int, int]]:
+    """The spans in which rows were deleted, as far as the catalog tells without the delete files."""
+    query = catalog.select("delete_file", "begin_snapshot", "partial_max", where=mine)
+    for begin, last in session.rows(query.distinct()) if query is not None else ():
+        yield begin, last or begin
+    query = catalog.select("data_file", "end_snapshot", where=mine)
+    for (end,) in session.rows(query.distinct()) if query is not None else ():
+        if end is not None:
+            yield end, end
+    for name, _ in inlined_tables(catalog, table_id):
+        held = catalog.probed(name)
+        for (end,) in session.rows(sa.select(held.c.end_snapshot).distinct()):
+            if end is not None:
+                yield end, end
+    noted = inlined_deletes(table_id)
+    if session.has_table(noted.name):
+        for (begin,) in session.rows(sa.select(noted.c.begin_snapshot).distinct()):
+            yield begin, begin

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
+from typing import Any, cast
 
 import duckdb
 import pyarrow as pa
@@ -22,7 +23,7 @@ from converters.ducklake.columns import ColumnRow, sql_type
 from converters.ducklake.identifiers import identifier
 from converters.ducklake.projection import Level
 
-__all__ = ["Held", "columns_of_version", "held_rows"]
+__all__ = ["Held", "columns_of_version", "held_rows", "levels_of"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +56,7 @@ def held_rows(session: Session, name: str, begin: int, columns: Sequence[ColumnV
         for each in columns
     }
     top = sorted((each for each in columns if each.parent is None), key=lambda each: (each.order, each.id))
-    levels = tuple(_level(each, columns) for each in top)
+    levels = levels_of(columns)
     held = Overlay(session).probed(name)
     if missing := [each.name for each in top if each.name not in held.c]:
         raise Blocked(f"{name} of {session.place.attach} has no column {missing[0]}", code="metadata-unreadable")
@@ -64,26 +65,41 @@ def held_rows(session: Session, name: str, begin: int, columns: Sequence[ColumnV
         sql = f"SELECT row_id, {listed} FROM {identifier(name)} WHERE begin_snapshot = {int(begin)} ORDER BY row_id"
         yield Held(session.driver(), f"({sql})", levels)
         return
-    texts = [held.c[each.name] if _is_bytes(session, each) else sa.cast(held.c[each.name], sa.Text) for each in top]
-    if not session.place.is_server:
-        texts = [held.c[each.name] for each in top]
-    query = sa.select(held.c.row_id, *texts).where(held.c.begin_snapshot == int(begin)).order_by(held.c.row_id)
+    values_ = [_server_text(held.c[each.name], each.type) for each in top] if session.place.is_server else ()
+    query = (
+        sa.select(held.c.row_id, *(values_ or (held.c[each.name] for each in top)))
+        .where(held.c.begin_snapshot == int(begin))
+        .order_by(held.c.row_id)
+    )
     found = session.rows(query)
     made = {"row_id": pa.array([row[0] for row in found], pa.int64())}
     casts = []
     for place, each in enumerate(top, 1):
         values = [_plain(row[place], each.type) for row in found]
         made[f"c{place}"] = pa.array(values, pa.binary() if each.type == "blob" else pa.string())
-        cast = f"c{place}" if each.type == "blob" else f"CAST(c{place} AS {sql_type(rows, each.id)})"
-        casts.append(f"{cast} AS {identifier(each.name)}")
+        typed = f"c{place}" if each.type == "blob" else f"CAST(c{place} AS {sql_type(rows, each.id)})"
+        casts.append(f"{typed} AS {identifier(each.name)}")
     with closing(duckdb.connect()) as connection:
         connection.execute("SET TimeZone = 'UTC'")
         connection.register("inlined", pa.table(made))
         yield Held(connection, f"(SELECT row_id, {', '.join(casts)} FROM inlined ORDER BY row_id)", levels)
 
 
-def _is_bytes(session: Session, column: ColumnVersion) -> bool:
-    return session.place.is_server and column.type in ("varchar", "json", "blob")
+def _server_text(column: sa.ColumnElement[Any], type_: str) -> sa.ColumnElement[Any]:
+    """A column of PostgreSQL as bytes or as the text that DuckDB reads, which is not the server's own for intervals."""
+    if type_ in ("varchar", "json", "blob"):
+        return column
+    if type_ != "interval":
+        return sa.cast(column, sa.Text)
+    part = {name: sa.cast(sa.extract(name, column), sa.BigInteger) for name in ("year", "month", "day", "hour")}
+    part |= {name: sa.cast(sa.extract(name, column), sa.BigInteger) for name in ("minute", "microseconds")}
+    micros = part["hour"] * 3_600_000_000 + part["minute"] * 60_000_000 + part["microseconds"]
+    counts = (part["year"] * 12 + part["month"], "months"), (part["day"], "days"), (micros, "microseconds")
+    made: Any = None
+    for count, unit in counts:
+        text = sa.cast(count, sa.Text) + f" {unit} "
+        made = text if made is None else made + text
+    return cast("sa.ColumnElement[Any]", made)
 
 
 def _plain(value: object, type_: str) -> str | bytes | None:
@@ -95,6 +111,12 @@ def _plain(value: object, type_: str) -> str | bytes | None:
     if isinstance(value, bytes | memoryview | bytearray):
         return bytes(value).decode()
     return str(value)
+
+
+def levels_of(columns: Sequence[ColumnVersion]) -> tuple[Level, ...]:
+    """Columns, of every level, as rows under them hold them."""
+    top = sorted((each for each in columns if each.parent is None), key=lambda each: (each.order, each.id))
+    return tuple(_level(each, columns) for each in top)
 
 
 def _level(column: ColumnVersion, columns: Sequence[ColumnVersion]) -> Level:

@@ -112,18 +112,13 @@ class Overlay:
 
 def frames(session: Session, query: sa.Select[Any], columns: Mapping[str, Any]) -> Iterator[pl.DataFrame]:
     """The rows of a query, column by column, in parts that bound the memory."""
-    if session.place.backend == "sqlite":
-        found = session.connection.execution_options(yield_per=_BATCH).execute(query)
-        for part in found.partitions(_BATCH):
-            values = list(zip(*part, strict=True))
-            yield pl.DataFrame(
-                {
-                    name: pl.Series(name, list(each), pl.Int64 if type_ is pl.Boolean else type_).cast(type_)
-                    for (name, type_), each in zip(columns.items(), values, strict=True)
-                }
-            )
-        return
     sql = str(query.compile(dialect=session.connection.dialect, compile_kwargs={"literal_binds": True}))
+    if session.place.backend == "sqlite":
+        stored = {name: pl.Int64 if type_ is pl.Boolean else type_ for name, type_ in columns.items()}
+        cursor = session.driver().execute(sql)
+        while part := cursor.fetchmany(_BATCH):
+            yield pl.DataFrame(part, schema=stored, orient="row").cast(pl.Schema(columns))
+        return
     if session.place.is_server:
         yield from _copied(session, sql, columns)
         return

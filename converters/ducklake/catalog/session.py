@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from typing import Any, TypeVar
+from urllib.parse import quote
 
 import duckdb
 import pyarrow as pa
@@ -25,7 +26,7 @@ from converters.ducklake.catalog.places import Place, parse_place
 from converters.ducklake.catalog.tables import METADATA
 from converters.ducklake.identifiers import identifier
 
-__all__ = ["Place", "Session", "create_all", "exists", "parse_place", "session", "with_retry"]
+__all__ = ["Place", "Session", "create_all", "exists", "is_still", "parse_place", "session", "with_retry"]
 
 _TRIES = 6
 _FIRST_WAIT = 0.2
@@ -103,13 +104,35 @@ def _without_bool(column: pa.ChunkedArray) -> pa.ChunkedArray:
     return column.cast(pa.int8()) if pa.types.is_boolean(column.type) else column
 
 
+def is_still(path: str) -> bool:
+    """Whether an SQLite file with a write-ahead log lies where nobody can write: SQLite reads it only when it is told
+    that it will not change, and only without anything left in the log."""
+    with open(path, "rb") as file:
+        head = file.read(20)
+    log = f"{path}-wal"
+    if head[18:20] != b"\x02\x02" or os.access(os.path.dirname(path), os.W_OK):
+        return False
+    if os.path.exists(log) and os.path.getsize(log):
+        raise Unreachable(
+            f"catalog {path} has a write-ahead log that cannot be read in a directory that cannot be written",
+            hint="copy both files to a directory that can be written, and name that catalog",
+        )
+    return True
+
+
 def _engine(place: Place, write: bool) -> sa.Engine:
     if place.backend == "duckdb":
         url = sa.URL.create("duckdb", database=place.path)
         return sa.create_engine(url, poolclass=NullPool, connect_args={} if write else {"read_only": True})
-    engine = sa.create_engine(
-        sa.URL.create("sqlite", database=place.path), poolclass=NullPool, connect_args={"timeout": 5.0}
-    )
+    url = sa.URL.create("sqlite", database=place.path)
+    if not write and is_still(place.path):
+        # SQLAlchemy takes other options of SQLite in the query, and leaves the path alone then
+        url = sa.URL.create(
+            "sqlite",
+            database=f"file:{quote(place.path)}",
+            query={"mode": "ro", "immutable": "1", "uri": "true"},
+        )
+    engine = sa.create_engine(url, poolclass=NullPool, connect_args={"timeout": 5.0})
 
     @sa.event.listens_for(engine, "connect")
     def _manual(connection: Any, _: object) -> None:
