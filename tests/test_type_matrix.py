@@ -32,6 +32,7 @@ class Example:
 
 
 INSTANT = "2024-02-29T10:34:56.123456"
+POINT = ("('bytes', '0101000000000000000000f03f0000000000000040')",)
 PLAIN = (INSTANT, f"('instant', '{INSTANT}')")
 
 
@@ -89,13 +90,13 @@ def _example(number: int, row: Row) -> Example:
         ),
         Leaf.INTERVAL: Example("INTERVAL", "INTERVAL 3 DAY", ("3 days",)),
         Leaf.VARIANT: Example("VARIANT", "42::VARIANT", (42, "42")),
-        Geo("geometry"): Example("GEOMETRY", "'POINT (1 2)'::GEOMETRY", ("('bytes', '0101000000000000000000f03f0000000000000040')",)),
+        Geo("geometry"): Example("GEOMETRY", "'POINT (1 2)'::GEOMETRY", POINT),
     }  # fmt: skip
     found: Example = plain[row.type]  # type: ignore[index]  # types are hashable
     if number and row.iceberg != MATRIX[[each.type for each in MATRIX].index(row.type)].iceberg:
         return Example(
             found.type, found.value, found.right, {Leaf.INT64: "BIGINT", Leaf.FLOAT64: "DOUBLE"}[row.iceberg]
-        )  # type: ignore[index]  # promotions
+        )  # type: ignore[index]
     return found
 
 
