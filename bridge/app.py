@@ -186,11 +186,14 @@ def _table_plan(
         code = next((each for each in Code if each.text == error.code), Code.METADATA_UNREADABLE)
         return blocked_table(name, target, Finding(code, str(name), error.message, error.hint))
     said = list(lake.review(opened.table, target, options))
-    overlap = lake.overlaps(opened.table.location, files)
+    overlap = lake.overlaps(opened.table.root or opened.table.location, files)
     said += [each for each in (overlap, clash) if each is not None]
     there = held.get(target)
     try:
-        return decide(opened.table, files, target, there, said, options, newest)
+        more = lake.review_files(opened.table, files, target, options)
+        return decide(
+            opened.table, files, target, there, said, options, newest, more, lake.written_fields(opened.table)
+        )
     except Conflict as error:
         if not several:
             raise

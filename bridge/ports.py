@@ -8,14 +8,14 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Any, Protocol
 
-from bridge.model.files import Files
+from bridge.model.files import FileProblem, Files
 from bridge.model.findings import Finding
 from bridge.model.objects import Objects, SourceObject
 from bridge.model.options import Options
 from bridge.model.rewrite import Equality, FileRewrite, WrittenFiles
 from bridge.model.rewrite import Target as TargetFiles
 from bridge.model.table import Table, TableName
-from bridge.model.types import FieldId
+from bridge.model.types import Field, FieldId
 
 __all__ = [
     "Bookmark",
@@ -269,6 +269,15 @@ class Target(Protocol):
 
     def review(self, table: Table, name: TableName, options: Options) -> Sequence[Finding]:
         """What the target has to say about the definition of a table, and about the name it is to have."""
+        ...
+
+    def written_fields(self, table: Table) -> tuple[Field, ...]:
+        """All fields that the table ever had, under the types in which files of the target's own would hold them."""
+        ...
+
+    def review_files(self, table: Table, files: Files, name: TableName, options: Options) -> Sequence[FileProblem]:
+        """What the target has to say about the files: those that it cannot take as they are, and what follows from
+        them."""
         ...
 
     def overlaps(self, location: str, files: Files) -> Finding | None:

@@ -10,7 +10,7 @@ from bridge.locators import Locator
 from bridge.model.options import Options
 from bridge.ports import Lake, RowEngine, Source, Target
 
-__all__ = ["engine", "extensions", "open_engine", "open_lake", "open_source", "open_target", "type_choices"]
+__all__ = ["engine", "extensions", "open_engine", "open_lake", "open_source", "open_target", "readers", "type_choices"]
 
 _SOURCES = {
     "iceberg": "converters.iceberg.reader:open_source",
@@ -18,7 +18,11 @@ _SOURCES = {
     "duckdb": "converters.duckdb_file.reader:open_source",
     "ducklake": "converters.ducklake.reader:open_source",
 }
-_TARGETS = {"ducklake": "converters.ducklake.writer:open_target"}
+_TARGETS = {
+    "ducklake": "converters.ducklake.writer:open_target",
+    "iceberg": "converters.iceberg.writer:open_target",
+    "iceberg-catalog": "converters.iceberg.writer:open_catalog_target",
+}
 _LAKES = {"ducklake": "converters.ducklake.lake:open_lake"}
 _ENGINES = {
     "duckdb": "converters.duckdb_file.engine:open_engine",
@@ -77,6 +81,11 @@ def type_choices() -> dict[str, tuple[str, ...]]:
     """Types without a counterpart in some target, and what --type-map may make of them."""
     modules = ("converters.ducklake.types", "converters.duckdb_file.types")
     return {name: to for module in modules for name, to in import_module(module).TYPE_CHOICES.items()}
+
+
+def readers() -> tuple[str, ...]:
+    """The engines that --readers may name."""
+    return tuple(import_module("converters.iceberg.type_matrix").READERS)
 
 
 def extensions() -> dict[str, tuple[bool, str, str]]:

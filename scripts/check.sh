@@ -7,3 +7,4 @@ ruff check .
 mypy
 lint-imports
 python scripts/readme_findings.py --check
+python scripts/readme_matrix.py --check

@@ -9,6 +9,7 @@ STATE.json is read again for every request:
     page        entries a page (0: all at once)
     token       what a request must bear; /v1/oauth/tokens hands it out for `credential` (client:secret)
     faults      [[regular expression on the path, HTTP status or "hang" or "html" or "slow", after so many requests]]
+    writable    the highest format version that tables may have; without it nothing can be written
     gone        {"a.t": n}: the table is not there any more once it was loaded n times
 """
 
@@ -31,6 +32,9 @@ COUNTS: Counter[str] = Counter()
 VIEWS = [
     f"GET /v1/{{prefix}}/namespaces{rest}"
     for rest in ("", "/{namespace}", "/{namespace}/tables", "/{namespace}/tables/{table}", "/{namespace}/views")
+]
+WRITES = [
+    f"POST /v1/{{prefix}}/namespaces{rest}" for rest in ("", "/{namespace}/register", "/{namespace}/tables/{table}")
 ]
 
 
@@ -58,6 +62,10 @@ class Catalog(BaseHTTPRequestHandler):
     def do_POST(self) -> None:
         state = json.loads(STATE.read_text())
         body = self.rfile.read(int(self.headers.get("Content-Length") or 0)).decode()
+        if not self.path.startswith("/v1/oauth"):
+            parts = [unquote(each) for each in urlsplit(self.path).path.strip("/").split("/")[2:]]
+            self.write(state, parts, json.loads(body))
+            return
         given = {key: values[0] for key, values in parse_qs(body).items()}
         if f"{given.get('client_id')}:{given.get('client_secret')}" != state.get("credential"):
             told = f"the client {given.get('client_id')} with {given.get('client_secret')} is unknown"
@@ -92,7 +100,7 @@ class Catalog(BaseHTTPRequestHandler):
 
     def serve(self, state: dict[str, Any], parts: list[str], query: dict[str, str]) -> None:
         if parts == ["config"]:
-            self.say({"defaults": {}, "overrides": {"prefix": "pre"}, "endpoints": VIEWS})
+            self.say({"defaults": {}, "overrides": {"prefix": "pre"}, "endpoints": VIEWS + WRITES})
             return
         if parts[:2] != ["pre", "namespaces"]:
             self.refuse(404, "NotFound", self.path)
@@ -117,6 +125,59 @@ class Catalog(BaseHTTPRequestHandler):
         else:
             self.load(state, levels, unquote(parts[4]))
 
+    def write(self, state: dict[str, Any], parts: list[str], body: dict[str, Any]) -> None:
+        """New namespaces, registered tables and commits, where the state says `writable` (the highest format)."""
+        if not state.get("writable"):
+            self.refuse(403, "ForbiddenException", "read-only")
+        elif parts == ["namespaces"]:
+            state["namespaces"].append({"levels": body["namespace"], "properties": body["properties"]})
+            self.keep(state)
+            self.say(body)
+        elif parts[2] == "register":
+            levels = parts[1].split(SEPARATOR)
+            if any(each["levels"] == levels and each["name"] == body["name"] for each in state["tables"]):
+                self.refuse(409, "AlreadyExistsException", "there already")
+                return
+            place = body["metadata-location"]
+            metadata = json.loads(Path(place).read_text())
+            if metadata["format-version"] > state["writable"]:
+                self.refuse(400, "BadRequestException", f"format {metadata['format-version']} is unknown")
+                return
+            entry = {"levels": levels, "name": body["name"], "metadata": place, "location": place}
+            state["tables"].append(entry)
+            self.keep(state)
+            self.say({"metadata-location": place, "metadata": metadata, "config": {}})
+        else:
+            self.commit(state, parts[1].split(SEPARATOR), parts[3], body)
+
+    def commit(self, state: dict[str, Any], levels: list[str], name: str, body: dict[str, Any]) -> None:
+        [found] = [each for each in state["tables"] if each["levels"] == levels and each["name"] == name]
+        metadata = json.loads(Path(found["metadata"]).read_text())
+        for each in body["requirements"]:
+            main = (metadata.get("refs") or {}).get("main", {}).get("snapshot-id")
+            if each["type"] == "assert-ref-snapshot-id" and each["snapshot-id"] != main:
+                self.refuse(409, "CommitFailedException", f"main is at {main}")
+                return
+            if each["type"] == "assert-table-uuid" and each["uuid"] != metadata["table-uuid"]:
+                self.refuse(409, "CommitFailedException", "another table")
+                return
+        try:
+            for each in body["updates"]:
+                updated(metadata, each, state["writable"])
+        except ValueError as error:
+            self.refuse(400, "BadRequestException", str(error))
+            return
+        number = int(Path(found["metadata"]).name.split("-")[0]) + 1
+        place = Path(found["metadata"]).with_name(f"{number:05}-server.metadata.json")
+        place.write_text(json.dumps(metadata))
+        found["metadata"] = found["location"] = str(place)
+        self.keep(state)
+        self.say({"metadata-location": str(place), "metadata": metadata})
+
+    def keep(self, state: dict[str, Any]) -> None:
+        STATE.with_suffix(".kept").write_text(json.dumps(state))
+        STATE.with_suffix(".kept").rename(STATE)
+
     def page(self, state: dict[str, Any], query: dict[str, str], key: str, every: list[Any]) -> None:
         size = state.get("page") or len(every) or 1
         start = int(query.get("pageToken") or 0)
@@ -139,6 +200,61 @@ class Catalog(BaseHTTPRequestHandler):
         stored = gzip.decompress(content) if content[:2] == b"\x1f\x8b" else content
         place = json.dumps(found[0].get("location"))
         self.answer(200, b'{"metadata-location":' + place.encode() + b',"config":{},"metadata":' + stored + b"}")
+
+
+def updated(metadata: dict[str, Any], update: dict[str, Any], highest: int) -> None:
+    """What Iceberg Java's TableMetadata.Builder does to the metadata, ids included."""
+    match update["action"]:
+        case "upgrade-format-version":
+            if update["format-version"] > highest:
+                raise ValueError(f"format {update['format-version']} is unknown")
+            metadata["format-version"] = update["format-version"]
+            metadata.setdefault("next-row-id", 0)
+        case "add-schema":
+            id_ = max(each["schema-id"] for each in metadata["schemas"]) + 1
+            metadata["schemas"].append({**update["schema"], "schema-id": id_})
+        case "set-current-schema":
+            if update["schema-id"] not in {each["schema-id"] for each in metadata["schemas"]}:
+                raise ValueError(f"no schema {update['schema-id']}")
+            metadata["current-schema-id"] = update["schema-id"]
+        case "add-spec":
+            id_ = max(each["spec-id"] for each in metadata["partition-specs"]) + 1
+            metadata["partition-specs"].append({**update["spec"], "spec-id": id_})
+        case "set-default-spec":
+            metadata["default-spec-id"] = update["spec-id"]
+        case "add-sort-order":
+            metadata["sort-orders"].append(update["sort-order"])
+        case "set-default-sort-order":
+            metadata["default-sort-order-id"] = update["sort-order-id"]
+        case "add-snapshot":
+            snapshot = update["snapshot"]
+            if snapshot["schema-id"] not in {each["schema-id"] for each in metadata["schemas"]}:
+                raise ValueError(f"no schema {snapshot['schema-id']}")
+            if snapshot["sequence-number"] <= metadata["last-sequence-number"]:
+                raise ValueError("a sequence number from the past")
+            metadata["snapshots"].append(snapshot)
+            metadata["last-sequence-number"] = snapshot["sequence-number"]
+            metadata["last-updated-ms"] = max(metadata["last-updated-ms"], snapshot["timestamp-ms"])
+            if "next-row-id" in metadata:
+                metadata["next-row-id"] += snapshot.get("added-rows", 0)
+        case "set-snapshot-ref":
+            ref = {key: value for key, value in update.items() if key not in ("action", "ref-name")}
+            metadata["refs"][update["ref-name"]] = ref
+            if update["ref-name"] == "main":
+                id_ = update["snapshot-id"]
+                [time] = [each["timestamp-ms"] for each in metadata["snapshots"] if each["snapshot-id"] == id_]
+                metadata["current-snapshot-id"] = id_
+                metadata["snapshot-log"].append({"timestamp-ms": time, "snapshot-id": id_})
+        case "remove-snapshots":
+            gone = set(update["snapshot-ids"])
+            metadata["snapshots"] = [each for each in metadata["snapshots"] if each["snapshot-id"] not in gone]
+        case "set-properties":
+            metadata["properties"] |= update["updates"]
+        case "remove-properties":
+            for key in update["removals"]:
+                metadata["properties"].pop(key, None)
+        case other:
+            raise ValueError(f"unknown update {other}")
 
 
 if __name__ == "__main__":

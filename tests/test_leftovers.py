@@ -14,9 +14,8 @@ import pytest
 
 from bridge.errors import Conflict
 from bridge.model.table import TableName
-from converters.ducklake.catalog.session import Place
-from converters.ducklake.leftovers import held, sweep, work_name
 from converters.storage.claims import claimed
+from converters.storage.leftovers import held, sweep, work_name
 from tests.support import ROOT
 
 TABLE, PLAN, OTHER = TableName(("main",), "t"), "0" * 16, "1" * 16
@@ -27,13 +26,13 @@ class Lake:
     """Unfinished work on a disk, as a run leaves it."""
 
     def __init__(self, home: Path) -> None:
-        self.place = Place("duckdb", f"{home}/lake.ducklake")
+        self.catalog = f"duckdb:{home}/lake.ducklake"
         self.staging, self.directory = home / "staging", home / "main" / "t" / f"bridge-{PLAN}"
-        with held(str(self.staging), self.place, TABLE, PLAN, str(self.directory)):
+        with held(str(self.staging), self.catalog, TABLE, PLAN, str(self.directory)):
             self.directory.mkdir(parents=True)
             for name in (FILE, f"r-{'b' * 32}-v2-1.parquet", f".{FILE}.{'c' * 32}.bridge-tmp", "ducklake-x.parquet"):
                 (self.directory / name).touch()
-            self.root = self.staging / work_name(self.place, TABLE, PLAN)
+            self.root = self.staging / work_name(self.catalog, TABLE, PLAN)
             (self.root / "batch-1.arrow").touch()
 
     def sweep(
@@ -41,7 +40,7 @@ class Lake:
     ) -> set[str]:
         """The names left in the directory."""
         known = frozenset(f"bridge-{PLAN}/{name}" for name in registered)
-        sweep(str(self.staging), self.place, plans, lambda: committed, lambda directory: known)
+        sweep(str(self.staging), self.catalog, plans, lambda: committed, lambda directory: known)
         return {path.name for path in self.directory.glob("*")}
 
     def owner(self, **told: object) -> Path:
@@ -77,7 +76,7 @@ def test_work_for_other_tables_goes_after_a_week(lake: Lake) -> None:
 
 
 def test_work_of_another_catalog_stays(lake: Lake) -> None:
-    lake.place = Place("duckdb", f"{lake.place.path}-2")
+    lake.catalog = f"{lake.catalog}-2"
     assert len(lake.sweep({TABLE: OTHER})) == 4
 
 

@@ -53,6 +53,24 @@ _OPTIONS = (
         metavar="KEY=VALUE",
         help="A setting of iceberg-catalog:NAME, beside its configuration.",
     ),
+    _option(
+        "--target-option",
+        "target_options",
+        multiple=True,
+        metavar="KEY=VALUE",
+        help="A setting of the target iceberg-catalog:NAME, beside its configuration.",
+    ),
+    _option(
+        "--format-version",
+        type=click.Choice(["2", "3"]),
+        help="Iceberg format of published tables  [default: 2, or 3 where a table needs it]",
+    ),
+    _option(
+        "--readers",
+        metavar="NAME,...",
+        default="",
+        help="Only these engines have to read what is published: spark, java, pyiceberg, duckdb.",
+    ),
     _option("--data-path", metavar="URI", help="Where a new lake writes its own files."),
     _METADATA_SCHEMA,
     _option(
@@ -162,15 +180,28 @@ def _options(verify: str = "metadata", **given: Any) -> Any:
         verify=verify,  # type: ignore[arg-type]  # click checked it
         accept=frozenset(given["accept"]),
         strict=given["strict"],
+        format_version=int(given["format_version"]) if given["format_version"] else None,  # type: ignore[arg-type]
+        readers=_readers(given["readers"]),
         source_options=_pairs(given["source_options"]),
+        target_options=_pairs(given["target_options"], "--target-option"),
     )
 
 
-def _pairs(given: tuple[str, ...]) -> tuple[tuple[str, str], ...]:
+def _readers(text: str) -> tuple[str, ...]:
+    from bridge.registry import readers
+
+    names = tuple(each.strip() for each in text.split(",") if each.strip())
+    for each in names:
+        if each not in readers():
+            raise UsageError(f"--readers {each}: unknown", hint=f"known: {', '.join(readers())}")
+    return names
+
+
+def _pairs(given: tuple[str, ...], option: str = "--source-option") -> tuple[tuple[str, str], ...]:
     """KEY=VALUE options; what is wrong is told without the value, which may be a credential."""
     for number, text in enumerate(given, 1):
         if not text.partition("=")[0].strip() or "=" not in text:
-            raise UsageError(f"--source-option number {number} is not KEY=VALUE")
+            raise UsageError(f"{option} number {number} is not KEY=VALUE")
     return tuple((key.strip(), value) for key, _, value in (text.partition("=") for text in given))
 
 

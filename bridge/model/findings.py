@@ -42,6 +42,12 @@ class Code(Enum):
         "existence, size and footers of the files were not looked at",
     )
     TYPE_MAPPED = ("type-mapped", _NOTE, "a type has no name of its own in the target; its values are kept")
+    TYPE_READERS = ("type-readers", _NOTE, "some engines do not know a type that the table has")
+    DEFAULT_READERS = (
+        "default-readers",
+        _NOTE,
+        "some engines do not apply the default of a younger column when they filter",
+    )
     COLUMN_ORDER = (
         "column-order",
         _NOTE,
@@ -246,6 +252,11 @@ class Code(Enum):
     TARGET_CONFLICT = ("target-conflict", _BLOCKED, "the table changed in the target, or its source went another way")
     TARGET_EXISTS = ("target-exists", _BLOCKED, "the target name is taken")
     TARGET_ENCRYPTED = ("target-encrypted", _BLOCKED, "an encrypted lake takes no plain files")
+    CATALOG_FORMAT_3 = (
+        "catalog-format-3",
+        _BLOCKED,
+        "the Iceberg catalog takes no table of format 3, which this one needs",
+    )
     DATA_PATH_OVERLAP = (
         "data-path-overlap",
         _BLOCKED,

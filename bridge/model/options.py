@@ -33,6 +33,12 @@ class Options:
     rewrite: Literal["never", "when-needed", "always"] = "when-needed"
     """Whether files that cannot be registered as they are may be rewritten, and equality deletes be resolved; with
     "never" they block, with "always" every file is rewritten."""
+    format_version: Literal[2, 3] | None = None
+    """The Iceberg format of tables that are published; None: 2, or 3 where something in the table needs it."""
+    readers: tuple[str, ...] = ()
+    """The engines that have to read what is published; none named: all that the type matrix knows."""
+    target_options: tuple[tuple[str, str], ...] = field(default=(), repr=False)
+    """Settings of the target's catalog; they may be credentials, so nothing shows them."""
     spark_master: str = ""
     spark_conf: tuple[str, ...] = ()
     spark_remote: str = ""

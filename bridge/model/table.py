@@ -85,6 +85,8 @@ class Table:
     imported: bool = False
     """The source keeps rows in a form of its own and no history: every data file is written on the way, belongs to the
     target and carries partition values; the one commit is the state the source is in."""
+    root: str = ""
+    """The directory below which the source removes what it does not know; "": its location."""
 
     @property
     def all_fields(self) -> tuple[Field, ...]:

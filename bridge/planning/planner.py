@@ -15,7 +15,7 @@ from bridge.model.findings import Code, Finding, Severity
 from bridge.model.options import Options
 from bridge.model.schema import Placed, walk
 from bridge.model.table import Table, TableName
-from bridge.model.types import Decimal, Geo, Leaf, NestedDefault, Time, Timestamp, Unit, UnknownType
+from bridge.model.types import Decimal, Field, Geo, Leaf, NestedDefault, Time, Timestamp, Unit, UnknownType
 from bridge.planning.plan import Action, Rewrite, TablePlan
 from bridge.ports import TargetTable
 
@@ -45,9 +45,12 @@ def decide(
     said: Sequence[Finding],
     options: Options,
     newest: int | None = None,
+    more: Sequence[FileProblem] = (),
+    written: Sequence[Field] | None = None,
 ) -> TablePlan:
-    """The plan for one table; `newest` is the time of the target's newest commit. Conflict when both sides changed
-    since the last run."""
+    """The plan for one table; `more` is what the target says about the files, `written` the
+    fields of rewritten ones, `newest` the time of the target's newest
+    commit. Conflict when both sides changed since the last run."""
     definition = definition_of(table)
     identity = {"format": table.format, "uuid": table.uuid, "location": table.location}
     plan_id = _digest(repr((identity, [commit.id for commit in table.commits], definition, options.type_map)))
@@ -65,10 +68,11 @@ def decide(
     everything = options.rewrite == "always"
     every = tuple(range(files.table.num_rows))
     problems = [FileProblem(each, None, every) for each in said if each.code.rewritable and each.on_files]
-    problems += [each for each in files.problems if not _accepted(each.finding, options)]
-    healed = [each for each in problems if _heals(table, each, options)]
+    problems += [each for each in (*files.problems, *more) if not _accepted(each.finding, options)]
+    fields = tuple(written or table.all_fields)
+    healed = [each for each in problems if _heals(fields, each, options)]
     if everything and not table.imported:
-        findings += _unwritable(table, options)
+        findings += _unwritable(table, fields, options)
     elif ownership == "adopt":
         problems += _returning(table, files)
     if options.rewrite == "never":
@@ -147,7 +151,7 @@ def _noted(files: Files, first: int, base: int | None, rewritten: Sequence[int])
     return int(pc.sum(pc.and_(lasting, new)).as_py() or 0)
 
 
-def _heals(table: Table, problem: FileProblem, options: Options) -> bool:
+def _heals(fields: tuple[Field, ...], problem: FileProblem, options: Options) -> bool:
     """Whether rewriting files, or resolving deletes, takes a problem away."""
     if problem.finding.code is Code.EQUALITY_DELETES:
         return True
@@ -156,10 +160,10 @@ def _heals(table: Table, problem: FileProblem, options: Options) -> bool:
     if problem.finding.code is Code.OWN_FORMAT:
         return True  # the format's own engine made the definition to fit what it writes
     chosen = dict(options.type_map)
-    return all(_is_writable(each, chosen) for each in walk(table.all_fields))
+    return all(_is_writable(each, chosen) for each in walk(fields))
 
 
-def _unwritable(table: Table, options: Options) -> list[Finding]:
+def _unwritable(table: Table, fields: tuple[Field, ...], options: Options) -> list[Finding]:
     """Columns that forbid rewriting every file."""
     said, chosen = "cannot be rewritten without a loss", dict(options.type_map)
     return [
@@ -169,7 +173,7 @@ def _unwritable(table: Table, options: Options) -> list[Finding]:
             f"column {'.'.join(each.path)} {said}",
             "--rewrite when-needed leaves files in place that can be",
         )
-        for each in walk(table.all_fields)
+        for each in walk(fields)
         if not _is_writable(each, chosen)
     ]
 

@@ -7,7 +7,7 @@ import zlib
 import numpy as np
 from pyroaring import BitMap64
 
-__all__ = ["decode"]
+__all__ = ["decode", "encode"]
 
 _MAGIC = bytes.fromhex("d1d33964")
 _FRAME = 12
@@ -29,3 +29,10 @@ def decode(blob: bytes, expected: int) -> np.ndarray:
     if len(bitmap) != expected:
         raise ValueError(f"a deletion vector of {len(bitmap)} positions, {expected} expected")
     return np.frombuffer(bitmap.to_array(), dtype=np.uint64).astype(np.int64)
+
+
+def encode(positions: np.ndarray) -> bytes:
+    """The vector of ascending positions."""
+    bitmap = BitMap64(positions.astype(np.uint64))
+    content = _MAGIC + bitmap.serialize()
+    return len(content).to_bytes(4, "big") + content + zlib.crc32(content).to_bytes(4, "big")

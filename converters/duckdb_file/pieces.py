@@ -1,7 +1,8 @@
 """Rows as Parquet files of the target's size, in their order or sorted.
 
 COPY keeps no order with several threads where it splits (FILE_SIZE_BYTES), but it does where it writes one file. So
-each file is a COPY of its own, of a range of row ids; how many rows make a file is told by a sample, then by those written.
+each file is a COPY of its own, of a range of row ids; how many rows make a file is told by a sample, then by
+those written.
 Rows that are sorted and need several files are sorted once, into a temporary table, which DuckDB spills.
 """
 

@@ -11,6 +11,7 @@ from typing import TypeVar
 from bridge.errors import Blocked, Conflict, UsageError
 from bridge.model.files import Files
 from bridge.model.findings import Code, Finding
+from bridge.model.objects import Objects
 from bridge.model.options import Options
 from bridge.model.paths import apply_map, is_absolute
 from bridge.model.table import Table, TableName
@@ -118,6 +119,10 @@ class LakeSource:
         """The live tables."""
         return sorted(self._tables)
 
+    def objects(self) -> Objects:
+        """None that another format could hold; views and macros are noticed."""
+        return Objects()
+
     def noticed(self) -> Sequence[Notice]:
         """Views, macros and schemas without tables."""
         head = self.state.head
@@ -152,6 +157,7 @@ class LakeSource:
         found = self.within(lambda opened: definition(opened, self.state, version.id))
         history = history_of(self.state, found, version.id)
         table = table_of(self.state, found, history, name, self.folder(version), self.place.attach)
+        table = replace(table, root=self.data_path)
         if self.base:
             said = f"the data path {self.state.settings.get('data_path')} is relative: taken from {self.base}"
             elsewhere = Finding(Code.LOCATION_ELSEWHERE, str(name), said)

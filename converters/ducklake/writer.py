@@ -12,7 +12,7 @@ from contextlib import ExitStack, contextmanager
 import numpy as np
 
 from bridge.errors import Blocked, BridgeError, Conflict, Unreachable, UsageError
-from bridge.model.files import Files
+from bridge.model.files import FileProblem, Files
 from bridge.model.findings import Code, Finding
 from bridge.model.objects import Macro, ObjectKind, Objects, View
 from bridge.model.options import Options
@@ -20,6 +20,7 @@ from bridge.model.paths import is_within
 from bridge.model.rewrite import Settings
 from bridge.model.rewrite import Target as TargetFiles
 from bridge.model.table import Table, TableName
+from bridge.model.types import Field
 from bridge.ports import Check, CommitResult, Fitted, ObjectWrite, ProgressSink, Rows, TableWrite, TargetTable
 from converters.ducklake.catalog import reads
 from converters.ducklake.catalog.commit import NewLake, write_tables
@@ -30,7 +31,6 @@ from converters.ducklake.columns import column_rows
 from converters.ducklake.extensions import connect, needed, packaged
 from converters.ducklake.fitting import fit_objects
 from converters.ducklake.identifiers import literal, qualified
-from converters.ducklake.leftovers import discard, held, sweep, work_name
 from converters.ducklake.partition import written_layout
 from converters.ducklake.remote import needs_objects, setup_words
 from converters.ducklake.review import nul_text, review_table
@@ -39,6 +39,7 @@ from converters.ducklake.settings import lake_settings
 from converters.ducklake.types import duckdb_type, stored_fields
 from converters.parquet.left_out import read_left_out
 from converters.storage import absolute
+from converters.storage.leftovers import discard, held, sweep, work_name
 
 __all__ = ["DuckLakeTarget", "open_target"]
 
@@ -152,6 +153,14 @@ class DuckLakeTarget:
         if self._encrypted:
             found.append(Finding(Code.TARGET_ENCRYPTED, str(table.name), f"{self.place.path} is an encrypted lake"))
         return found
+
+    def written_fields(self, table: Table) -> tuple[Field, ...]:
+        """As the table has them: what a type becomes is for the engine that writes."""
+        return table.all_fields
+
+    def review_files(self, table: Table, files: Files, name: TableName, options: Options) -> Sequence[FileProblem]:
+        """The readers look for what a lake cannot take."""
+        return ()
 
     def overlaps(self, location: str, files: Files) -> Finding | None:
         """Orphan cleanup removes every unregistered Parquet file below the data path, so neither may hold the other."""
@@ -280,9 +289,13 @@ class DuckLakeTarget:
         with session(self.place) as opened:
             yield opened
 
+    @property
+    def _catalog(self) -> str:
+        return f"{self.place.attach} {self.place.schema}"
+
     def work(self, name: TableName, plan: str) -> str:
         """What the unfinished work of a plan is called in the staging."""
-        return work_name(self.place, name, plan)
+        return work_name(self._catalog, name, plan)
 
     @contextmanager
     def hold(self, plans: Sequence[tuple[TableName, Table, str]]) -> Iterator[Callable[[], None]]:
@@ -291,7 +304,7 @@ class DuckLakeTarget:
             claims = []
             for name, table, plan in plans:
                 directory = self.files_of(name, table, plan).directory
-                claims.append(stack.enter_context(held(self.staging, self.place, name, plan, directory)))
+                claims.append(stack.enter_context(held(self.staging, self._catalog, name, plan, directory)))
 
             def require() -> None:
                 for claim in claims:
@@ -319,7 +332,7 @@ class DuckLakeTarget:
 
     def clean(self, plans: Mapping[TableName, str]) -> None:
         """Remove what killed runs of ours left: beside the catalog (a server does so itself), and of their work."""
-        sweep(self.staging, self.place, plans, self._committed, self._registered_in)
+        sweep(self.staging, self._catalog, plans, self._committed, self._registered_in)
         if self.place.is_server:
             return
         directory, name = os.path.split(self.place.path)

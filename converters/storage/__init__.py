@@ -22,6 +22,7 @@ from converters.storage import s3
 __all__ = [
     "SCHEMES",
     "absolute",
+    "create",
     "filesystem",
     "is_file",
     "list_directory",
@@ -37,6 +38,7 @@ __all__ = [
     "remove",
     "remove_directory",
     "remove_tree",
+    "settle",
     "sizes",
     "write",
 ]
@@ -322,8 +324,25 @@ def put(local: str, uri: str) -> None:
         raise _unwritten(uri, error) from error
 
 
-def write(uri: str, content: bytes, temporary: str) -> None:
-    """A whole small file, as `put` does; `temporary` is a name that nobody else uses in that directory."""
+def settle(uris: Iterable[str]) -> None:
+    """Make local files that were written without being forced to the disk stay after a power cut."""
+    local = [uri for uri in uris if not scheme(uri)]
+
+    def force(path: str) -> None:
+        descriptor = os.open(path, os.O_RDONLY)
+        try:
+            os.fsync(descriptor)
+        except OSError as error:
+            raise _unwritten(path, error) from error
+        finally:
+            os.close(descriptor)
+
+    parallel(force, [*local, *sorted({os.path.dirname(uri) for uri in local})])
+
+
+def write(uri: str, content: bytes, temporary: str, durable: bool = True) -> None:
+    """A whole small file, as `put` does; `temporary` is a name that nobody else uses in that directory. One that is not
+    durable is complete where it is there, and needs `settle` before anything names it."""
     try:
         if scheme(uri):
             filesystem, path = _filesystem(uri)
@@ -334,6 +353,9 @@ def write(uri: str, content: bytes, temporary: str) -> None:
         try:
             with open(aside, "wb") as output:
                 output.write(content)
+            if not durable:
+                os.replace(aside, uri)
+                return
         except OSError:
             with suppress(OSError):
                 os.remove(aside)
@@ -341,6 +363,39 @@ def write(uri: str, content: bytes, temporary: str) -> None:
     except OSError as error:
         raise _unwritten(uri, error) from error
     put(aside, uri)
+
+
+def create(uri: str, content: bytes, temporary: str) -> bool:
+    """A whole small file, as `write` does, unless there is one of that name already: False then.
+
+    An object store is asked first and then written to, which two writers at the same instant can get through.
+    """
+    if scheme(uri):
+        if is_file(uri):
+            return False
+        write(uri, content, temporary)
+        return True
+    aside = os.path.join(os.path.dirname(uri), temporary)
+    try:
+        with open(aside, "wb") as output:
+            output.write(content)
+            output.flush()
+            os.fsync(output.fileno())
+        try:
+            os.link(aside, uri)
+        except FileExistsError:
+            return False
+        directory = os.open(os.path.dirname(uri), os.O_RDONLY)
+        try:
+            os.fsync(directory)
+        finally:
+            os.close(directory)
+    except OSError as error:
+        raise _unwritten(uri, error) from error
+    finally:
+        with suppress(OSError):
+            os.remove(aside)
+    return True
 
 
 def _unwritten(uri: str, error: OSError) -> Unreachable:

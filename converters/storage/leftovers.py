@@ -21,7 +21,6 @@ from bridge.errors import Conflict, Missing, Unreachable
 from bridge.model.rewrite import ASIDE
 from bridge.model.table import TableName
 from converters import storage
-from converters.ducklake.catalog.session import Place
 from converters.storage.claims import OWNER, Claim, claimed
 
 __all__ = ["Work", "discard", "held", "sweep", "table_key", "work_name"]
@@ -50,9 +49,9 @@ def _digest(text: str) -> str:
     return hashlib.sha256(text.encode()).hexdigest()
 
 
-def work_name(place: Place, table: TableName, plan: str) -> str:
-    """The name of the directory of a plan's work in the staging."""
-    return f"{plan}-{_digest(f'{_catalog(place)} {table_key(table)}')[:8]}"
+def work_name(catalog: str, table: TableName, plan: str) -> str:
+    """The name of the directory of a plan's work in the staging; `catalog` tells whose table it is."""
+    return f"{plan}-{_digest(f'{_catalog(catalog)} {table_key(table)}')[:8]}"
 
 
 def table_key(table: TableName) -> str:
@@ -60,16 +59,16 @@ def table_key(table: TableName) -> str:
     return f"{'.'.join(table.namespace) or 'main'}.{table.name}".casefold()
 
 
-def _catalog(place: Place) -> str:
-    return _digest(f"{place.attach} {place.schema}")[:32]
+def _catalog(catalog: str) -> str:
+    return _digest(catalog)[:32]
 
 
 @contextmanager
-def held(staging: str, place: Place, table: TableName, plan: str, directory: str) -> Iterator[Claim]:
+def held(staging: str, catalog: str, table: TableName, plan: str, directory: str) -> Iterator[Claim]:
     """Note the work and keep others off it; Conflict when another run that lives is at it."""
-    root = f"{staging}/{work_name(place, table, plan)}"
+    root = f"{staging}/{work_name(catalog, table, plan)}"
     with claimed(root) as claim:
-        told = {"catalog": _catalog(place), "table": table_key(table), "plan": plan, "directory": directory}
+        told = {"catalog": _catalog(catalog), "table": table_key(table), "plan": plan, "directory": directory}
         storage.write(f"{root}/{_NOTE}", json.dumps(told).encode(), f".{_NOTE}.{claim.name}.bridge-tmp")
         yield claim
     storage.remove_directory(root)
@@ -102,13 +101,14 @@ def _remove_files(directory: str, kept: Set[str]) -> None:
 
 def sweep(
     staging: str,
-    place: Place,
+    catalog: str,
     plans: Mapping[TableName, str],
     committed: Callable[[], Mapping[str, str]],
     registered: Registered,
+    others: bool = True,
 ) -> None:
     """Remove what no run that lives works at and nobody will take up: work for the tables of `plans` under another
-    plan, work whose plan is committed, and work for other tables that nobody took up for a week.
+    plan, work whose plan is committed, and with `others` work for other tables that nobody took up for a week.
 
     `committed` gives the plan of each table of the catalog by its key.
     """
@@ -124,9 +124,9 @@ def sweep(
     for name in entries:
         root = f"{staging}/{name}"
         work = _read(root)
-        if work is not None and work.catalog != _catalog(place):
+        if work is not None and work.catalog != _catalog(catalog):
             continue
-        if work is not None and not _is_done(root, work, wanted, done):
+        if work is not None and ((not others and work.table not in wanted) or not _is_done(root, work, wanted, done)):
             continue
         try:
             with claimed(root):

@@ -1,0 +1,162 @@
+"""SQL catalogs as a target: a table's row changes from one metadata file to the next only if it still names the first.
+
+PyIceberg's own SqlCatalog writes no format 3; the compare-and-swap here is the statement that it and Iceberg Java make.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+import sqlalchemy as sa
+from sqlalchemy.pool import NullPool
+
+from bridge.errors import Conflict, Unreachable, UsageError
+from bridge.model.paths import normalise
+from bridge.model.table import TableName
+from converters import storage
+from converters.iceberg.catalogs.settings import Settings
+from converters.iceberg.warehouse import Held, document, load
+
+__all__ = ["SqlHome"]
+
+_TABLES = sa.table(
+    "iceberg_tables",
+    sa.column("catalog_name", sa.String),
+    sa.column("table_namespace", sa.String),
+    sa.column("table_name", sa.String),
+    sa.column("metadata_location", sa.String),
+    sa.column("previous_metadata_location", sa.String),
+    sa.column("iceberg_type", sa.String),
+)
+_PROPERTIES = sa.table(
+    "iceberg_namespace_properties",
+    sa.column("catalog_name", sa.String),
+    sa.column("namespace", sa.String),
+    sa.column("property_key", sa.String),
+    sa.column("property_value", sa.String),
+)
+_MARK = "exists"
+
+
+class SqlHome:
+    """A catalog in a database, and the warehouse directory where its new tables lie."""
+
+    def __init__(self, settings: Settings) -> None:
+        warehouse = str(settings.get("warehouse", ""))
+        if not warehouse:
+            raise UsageError(
+                f"{settings.shown} has no warehouse", hint="configure it, or give --target-option warehouse=DIR"
+            )
+        self._settings = settings
+        self._warehouse = storage.absolute(warehouse).rstrip("/")
+        url = sa.engine.make_url(settings.uri)
+        if url.drivername == "postgresql":
+            url = url.set(drivername="postgresql+psycopg")
+        try:
+            self._engine = sa.create_engine(url, poolclass=NullPool)
+        except ModuleNotFoundError as error:
+            raise UsageError(f"{settings.shown} needs the package {error.name}", hint="install it") from error
+        with self._asked() as connection:
+            inspector = sa.inspect(connection)
+            missing = not all(inspector.has_table(each.name) for each in (_TABLES, _PROPERTIES))
+            columns = [] if missing else [each["name"] for each in inspector.get_columns(_TABLES.name)]
+        self._has_types = "iceberg_type" in columns
+        if missing:
+            self._create()
+
+    def _create(self) -> None:
+        """The tables of a new catalog, as PyIceberg makes them."""
+        from pyiceberg.catalog.sql import SqlCatalog
+
+        SqlCatalog(self._settings.name, **dict(self._settings)).engine.dispose()
+
+    @property
+    def shown(self) -> str:
+        return self._settings.shown
+
+    def _is(self, name: TableName) -> Any:
+        return sa.and_(
+            _TABLES.c.catalog_name == self._settings.name,
+            _TABLES.c.table_namespace == ".".join(name.namespace),
+            _TABLES.c.table_name == name.name,
+        )
+
+    def find(self, name: TableName) -> tuple[TableName, Held] | None:
+        """The row of the name, or one that differs in case alone."""
+        query = sa.select(_TABLES.c.table_namespace, _TABLES.c.table_name, _TABLES.c.metadata_location).where(
+            _TABLES.c.catalog_name == self._settings.name
+        )
+        with self._asked() as connection:
+            rows = list(connection.execute(query))
+        by_name = {(namespace, table): place for namespace, table, place in rows}
+        wanted = (".".join(name.namespace), name.name)
+        alike = [each for each in by_name if tuple(map(str.casefold, each)) == tuple(map(str.casefold, wanted))]
+        key = wanted if wanted in by_name else next(iter(alike), None)
+        if key is None:
+            return None
+        path = normalise(by_name[key])
+        levels = tuple(key[0].split(".")) if key[0] else ()
+        return TableName(levels, key[1]), Held(path, load(path))
+
+    def location(self, name: TableName) -> str:
+        """WAREHOUSE/namespace/table."""
+        return "/".join((self._warehouse, *name.namespace, name.name))
+
+    def commit(self, name: TableName, held: Held | None, metadata: Mapping[str, Any], mark: str) -> str:
+        """A new metadata file, then the row."""
+        number = len(metadata.get("metadata-log") or ())
+        path = f"{metadata['location']}/metadata/{number:05}-{uuid.uuid4()}.metadata.json"
+        storage.write(path, document(metadata), f".{mark}.tmp")
+        try:
+            self._swap(name, held, path)
+        except Conflict:
+            storage.remove(path)
+            raise
+        return path
+
+    def _swap(self, name: TableName, held: Held | None, path: str) -> None:
+        namespace = ".".join(name.namespace)
+        with self._asked() as connection, connection.begin():
+            if held is None:
+                self._declare(connection, namespace)
+                row = {
+                    "catalog_name": self._settings.name,
+                    "table_namespace": namespace,
+                    "table_name": name.name,
+                    "metadata_location": path,
+                }
+                if self._has_types:
+                    row["iceberg_type"] = "TABLE"
+                try:
+                    connection.execute(sa.insert(_TABLES).values(**row))
+                except sa.exc.IntegrityError as error:
+                    raise Conflict(f"{name} was created in {self.shown} meanwhile", hint="run it again") from error
+                return
+            places = connection.scalars(sa.select(_TABLES.c.metadata_location).where(self._is(name))).all()
+            stored = next((each for each in places if normalise(each) == held.path), None)
+            done = connection.execute(
+                sa.update(_TABLES)
+                .where(self._is(name), _TABLES.c.metadata_location == (stored or held.path))
+                .values(metadata_location=path, previous_metadata_location=stored or held.path)
+            )
+            if done.rowcount != 1:
+                there = load(normalise(places[0])).get("current-snapshot-id") if places else "none"
+                raise Conflict(f"{name} in {self.shown} got snapshot {there} meanwhile", hint="run it again")
+
+    def _declare(self, connection: sa.Connection, namespace: str) -> None:
+        own = sa.and_(_PROPERTIES.c.catalog_name == self._settings.name, _PROPERTIES.c.namespace == namespace)
+        if connection.execute(sa.select(_PROPERTIES.c.namespace).where(own).limit(1)).first() is None:
+            row = {"namespace": namespace, "property_key": _MARK, "property_value": "true"}
+            connection.execute(sa.insert(_PROPERTIES).values(catalog_name=self._settings.name, **row))
+
+    @contextmanager
+    def _asked(self) -> Iterator[sa.Connection]:
+        try:
+            with self._engine.connect() as connection:
+                yield connection
+        except sa.exc.SQLAlchemyError as error:
+            cause = getattr(error, "orig", None) or error
+            raise Unreachable(f"{self.shown} cannot be used: {self._settings.public(cause)}") from None

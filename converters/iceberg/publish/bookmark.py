@@ -1,0 +1,94 @@
+"""What a published table remembers of its source: one table property, and the source commit of each snapshot."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from bridge.ports import Bookmark, TableWrite
+
+__all__ = ["COMMIT", "PROPERTY", "TIME", "bookmark_of", "kept_commits", "property_text", "refs_of"]
+
+PROPERTY = "ducklake-bridge.bookmark"
+COMMIT = "ducklake-bridge.source-commit"
+TIME = "ducklake-bridge.source-time"
+_LAYOUT = ("current-schema-id", "default-spec-id", "default-sort-order-id", "last-column-id")
+
+
+def property_text(write: TableWrite, snapshot: int | None, metadata: Mapping[str, Any]) -> str:
+    """The bookmark after a run that ended at a snapshot."""
+    commits = write.table.commits
+    return json.dumps(
+        {
+            "source": dict(write.source),
+            "commit": commits[-1].id if commits else "",
+            "definition": write.definition,
+            "plan": write.plan,
+            "ownership": write.ownership,
+            "snapshot": snapshot,
+            "layout": [metadata[key] for key in _LAYOUT],
+            "refs": [each.name for each in write.table.refs if each.on_main],
+        },
+        sort_keys=True,
+    )
+
+
+def refs_of(metadata: Mapping[str, Any]) -> frozenset[str]:
+    """The references that we made."""
+    try:
+        return frozenset(json.loads((metadata.get("properties") or {})[PROPERTY])["refs"])
+    except (ValueError, KeyError, TypeError):
+        return frozenset()
+
+
+def bookmark_of(metadata: Mapping[str, Any]) -> Bookmark | None:
+    """What a table's metadata says; None when we did not write it."""
+    text = (metadata.get("properties") or {}).get(PROPERTY)
+    if text is None:
+        return None
+    try:
+        said = json.loads(text)
+        changed, maintained = _changed(metadata, said)
+        return Bookmark(
+            {str(key): str(value) for key, value in said["source"].items()},
+            str(said["commit"]),
+            str(said["definition"]),
+            str(said["plan"]),
+            str(said["ownership"]),
+            changed,
+            maintained,
+        )
+    except (ValueError, KeyError, TypeError, AttributeError):
+        return None
+
+
+def _changed(metadata: Mapping[str, Any], said: Mapping[str, Any]) -> tuple[str, bool]:
+    """The first change by somebody else, and whether all of them only rearranged files."""
+    snapshots = {each["snapshot-id"]: each for each in metadata.get("snapshots") or ()}
+    current = metadata.get("current-snapshot-id")
+    current = None if current in (None, -1) else current
+    ours = said["snapshot"]
+    if current != ours:
+        chain, at = [], current
+        while at is not None and at != ours and at in snapshots and snapshots[at] not in chain:
+            chain.append(snapshots[at])
+            at = snapshots[at].get("parent-snapshot-id")
+        operations = [(each.get("summary") or {}).get("operation", "") for each in chain]
+        if not chain or at != ours:
+            return f"snapshot {current}, which does not descend from {ours}", False
+        told = f"snapshot {chain[-1]['snapshot-id']}, {operations[-1]}"
+        return told, all(each == "replace" for each in operations)
+    if [metadata.get(key) for key in _LAYOUT] != said["layout"]:
+        return "its schema, partitioning or sort order", False
+    return "", False
+
+
+def kept_commits(metadata: Mapping[str, Any]) -> dict[str, int]:
+    """Snapshot by source commit, of those that the metadata still lists."""
+    found = {}
+    for each in metadata.get("snapshots") or ():
+        commit = (each.get("summary") or {}).get(COMMIT)
+        if commit is not None:
+            found[str(commit)] = int(each["snapshot-id"])
+    return found

@@ -1,0 +1,82 @@
+"""What the target's newest snapshot lists, under the numbers of the files to publish."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import polars as pl
+
+from converters import storage
+from converters.iceberg.avro import read_frame, read_records
+from converters.iceberg.publish.history import State
+from converters.iceberg.publish.manifest_files import DELETED, manifest_of
+
+__all__ = ["every_path", "held_files", "held_state"]
+
+_ENTRY = {
+    "status": pl.Int32,
+    "content": pl.Int32,
+    "file_path": pl.String,
+    "record_count": pl.Int64,
+    "referenced_data_file": pl.String,
+}
+_TOTALS = ("total-data-files", "total-delete-files", "total-records", "total-position-deletes", "total-files-size")
+
+
+def _current(metadata: Mapping[str, Any]) -> Mapping[str, Any] | None:
+    current = metadata.get("current-snapshot-id")
+    return next((each for each in metadata.get("snapshots") or () if each["snapshot-id"] == current), None)
+
+
+def held_state(metadata: Mapping[str, Any] | None, number_of: Mapping[tuple[int, str], int], unknown: int) -> State:
+    """The state to go on from. `number_of` gives the number of a live data file by (0, path) and of the deletes of a
+    data file by (1, its path); what is listed beside them gets numbers from `unknown` on."""
+    if metadata is None:
+        return State()
+    state = State(
+        sequence=int(metadata.get("last-sequence-number", 0)), next_row_id=int(metadata.get("next-row-id", 0))
+    )
+    snapshot = _current(metadata)
+    if snapshot is None:
+        return state
+    state.snapshot = int(snapshot["snapshot-id"])
+    state.totals = {name: int(snapshot["summary"].get(name, 0)) for name in _TOTALS}
+    for stored in read_records(storage.read(snapshot["manifest-list"], "manifest list")):
+        frame = read_frame(storage.read(stored["manifest_path"], "manifest"), _ENTRY, "data_file")
+        members = np.full(len(frame), -1, dtype=np.int64)
+        columns = (frame[name].to_list() for name in ("status", "content", "file_path", "referenced_data_file"))
+        for place, (status, content, path, referenced) in enumerate(zip(*columns, strict=True)):
+            if status == DELETED:
+                continue
+            number = number_of.get((content, referenced if content else path))
+            if number is None:
+                number, unknown = unknown, unknown + 1
+            members[place] = number
+        state.manifests.append(manifest_of(stored, members))
+    return state
+
+
+def held_files(metadata: Mapping[str, Any]) -> list[tuple[str, int]]:
+    """(path, record count) of the data files that the newest snapshot lists."""
+    snapshot, found = _current(metadata), []
+    if snapshot is None:
+        return []
+    for stored in read_records(storage.read(snapshot["manifest-list"], "manifest list")):
+        if stored["content"]:
+            continue
+        frame = read_frame(storage.read(stored["manifest_path"], "manifest"), _ENTRY, "data_file")
+        live = frame.filter(pl.col("status") != DELETED)
+        found += list(zip(live["file_path"].to_list(), live["record_count"].to_list(), strict=True))
+    return found
+
+
+def every_path(metadata: Mapping[str, Any]) -> frozenset[str]:
+    """The paths that any snapshot's manifests list."""
+    lists = {str(each["manifest-list"]) for each in metadata.get("snapshots") or ()}
+    manifests = {
+        str(stored["manifest_path"]) for each in lists for stored in read_records(storage.read(each, "manifest list"))
+    }
+    frames = (read_frame(storage.read(each, "manifest"), _ENTRY, "data_file") for each in manifests)
+    return frozenset(path for frame in frames for path in frame["file_path"].to_list())

@@ -1,0 +1,234 @@
+"""What Iceberg has to say to a table: types, names, defaults, and the format version that it needs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Literal
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from bridge.model.files import FileProblem, Files
+from bridge.model.findings import Code, Finding
+from bridge.model.layout import UnknownTransform
+from bridge.model.mapping import MappedColumn
+from bridge.model.options import Options
+from bridge.model.schema import Placed, walk
+from bridge.model.table import Table, TableName
+from bridge.model.types import ColumnType, Decimal, FieldId, Geo, Leaf, Time, Timestamp, Unit
+from converters.iceberg.type_matrix import READERS, Verdict, Way, choose, own_version
+from converters.iceberg.types import NAMES
+
+__all__ = ["needs_rows", "review_files", "review_table", "version_for", "word"]
+
+
+def _leaves(table: Table) -> Iterator[Placed]:
+    schemas = [*table.schemas.values(), table.schema]
+    seen: set[tuple[FieldId, ColumnType]] = set()
+    for schema in schemas:
+        for each in walk(schema.fields):
+            if each.is_leaf and (each.field.id, each.field.type) not in seen:
+                seen.add((each.field.id, each.field.type))
+                yield each
+
+
+def _readers(options: Options) -> tuple[str, ...]:
+    return options.readers or READERS
+
+
+def needs_rows(table: Table, options: Options) -> bool:
+    """Whether Spark has to read the files row by row: promotion left files behind that its vectorized reader fails on,
+    or a type does so by itself."""
+    if "spark" not in _readers(options):
+        return False
+    types: dict[FieldId, set[ColumnType]] = {}
+    for each in _leaves(table):
+        row = choose(each.field.type)
+        types.setdefault(each.field.id, set()).add(each.field.type if row is None else row.iceberg)
+        if row is not None and row.way(("spark",)) is Way.ROW_BY_ROW:
+            return True
+    return any({Leaf.INT32, Leaf.INT64} <= each for each in types.values())
+
+
+def review_table(table: Table, name: TableName, options: Options) -> list[Finding]:
+    """Findings on the definition."""
+    subject, found = str(table.name), list[Finding]()
+    for level in (*name.namespace, name.name):
+        if not level or "/" in level or level in (".", ".."):
+            found.append(Finding(Code.NAME_UNSUPPORTED, subject, f"{level!r} cannot be a directory", "use --as"))
+    found += _types(table, options)
+    found += _layout(table)
+    return found
+
+
+def _layout(table: Table) -> Iterator[Finding]:
+    subject = str(table.name)
+    for key in table.sort_order.fields:
+        if isinstance(key.transform, UnknownTransform):
+            said = f"the sort key {key.transform} is an expression: it and what follows it is left out"
+            yield Finding(Code.SORT_ORDER, subject, said)
+            break
+    for field in table.spec.fields:
+        if isinstance(field.transform, UnknownTransform):
+            yield Finding(Code.PARTITION_LAYOUT, subject, f"the partition key {field.name} is {field.transform}")
+
+
+def _types(table: Table, options: Options) -> Iterator[Finding]:
+    subject, readers = str(table.name), _readers(options)
+    for each in _leaves(table):
+        type_, path = each.field.type, ".".join(each.path)
+        row = choose(type_)
+        version = own_version(type_)
+        if version is None:
+            yield Finding(Code.TYPE_UNSUPPORTED, subject, f"{path}: Iceberg has no type for {type_}")
+            continue
+        if options.format_version == 2 and version > 2:
+            yield Finding(
+                Code.TYPE_UNSUPPORTED, subject, f"{path}: {type_} needs version 3", "leave --format-version out"
+            )
+        if row is None:
+            continue
+        if row.iceberg != type_:
+            yield Finding(Code.TYPE_MAPPED, subject, f"{path}: {word(type_)} becomes {word(row.iceberg)}")
+        way = row.way(readers)
+        if way is Way.REWRITE:
+            told = [
+                f"{reader}: {verdict.value}"
+                for reader, verdict in zip(READERS, row.verdicts, strict=True)
+                if reader in readers and verdict in (Verdict.COLUMNS, Verdict.FAILS, Verdict.WRONG)
+            ]
+            yield Finding(
+                Code.PHYSICAL_TYPE,
+                subject,
+                f"{path}: {row.physical} as {word(row.iceberg)} ({'; '.join(told)})",
+                "--readers names those that have to read it",
+                on_files=True,
+            )
+        lacking = [
+            reader
+            for reader, verdict in zip(READERS, row.verdicts, strict=True)
+            if reader in readers and verdict is Verdict.UNKNOWN
+        ]
+        if lacking:
+            said = f"{path}: {', '.join(lacking)} cannot read a table with {word(row.iceberg)}"
+            yield Finding(Code.TYPE_READERS, subject, said)
+
+
+def word(type_: ColumnType, lake: bool = False) -> str:
+    """A type for people: Iceberg's name, or the lake's."""
+    if type_ in NAMES and not lake:
+        return NAMES[type_]
+    match type_:
+        case Leaf():
+            return type_.value
+        case Decimal(precision, scale):
+            return f"decimal({precision}, {scale})"
+        case Timestamp(Unit.MICRO, utc):
+            return "timestamptz" if utc else "timestamp"
+        case Timestamp(unit, utc):
+            return f"timestamp{'tz' if utc else ''}_{unit.value}"
+        case Time():
+            return "time"
+        case Geo(kind, _):
+            return kind
+        case _:
+            return str(type_)
+
+
+def _version_of(table: Table) -> int:
+    return max((own_version(each.field.type) or 2 for each in _leaves(table)), default=2)
+
+
+def version_for(
+    table: Table, files: Files, first: int, options: Options, held: Mapping[str, Any] | None
+) -> Literal[2, 3]:
+    """2, unless something needs 3: it was asked for, the target is 3, a type, or files without a column that has a
+    default for them."""
+    before = int((held or {}).get("format-version", 2))
+    needed = max(options.format_version or 2, before, _version_of(table))
+    if needed >= 3 or _lacking_defaults(table, files, first):
+        return 3
+    return 2
+
+
+def _lacking_defaults(table: Table, files: Files, first: int) -> bool:
+    """Whether a carried file does not hold a column whose initial default is not NULL."""
+    fields = [each.field.id for each in _leaves(table) if each.field.initial_default is not None]
+    if not fields:
+        return False
+    rows = files.table
+    carried = pc.fill_null(pc.greater(rows.column("end"), first), True)
+    carried = pc.and_(carried, pc.greater(rows.column("record_count"), 0)).to_numpy()
+    holding = {field: np.zeros(rows.num_rows, dtype=bool) for field in fields}
+    for batch in files.stats():
+        if batch.field in holding:
+            holding[batch.field][batch.table.column("file").to_numpy()] = True
+    return any((carried & ~each).any() for each in holding.values())
+
+
+def review_files(table: Table, files: Files, options: Options, held: Mapping[str, Any] | None) -> list[FileProblem]:
+    """What follows from the files together."""
+    found: list[FileProblem] = []
+    if version_for(table, files, 0, options, held) < 3:
+        found += [FileProblem(each, None) for each in _lost_defaults(table)]
+    elif options.format_version == 2:
+        said = "older files lack a column that has a default for them, which only version 3 can say"
+        finding = Finding(Code.TYPE_UNSUPPORTED, str(table.name), said, "leave --format-version out")
+        found.append(FileProblem(finding, None))
+    elif _lacking_defaults(table, files, 0) and {"spark", "pyiceberg"} & set(_readers(options)):
+        said = "rows of older files have a default; Spark 3.5 and PyIceberg 0.12 read it, but filters pass over it"
+        found.append(FileProblem(Finding(Code.DEFAULT_READERS, str(table.name), said), None))
+    return [*found, *mapping_problems(table, files)]
+
+
+def _lost_defaults(table: Table) -> Iterator[Finding]:
+    columns = [".".join(each.path) for each in walk(table.schema.fields) if each.field.write_default is not None]
+    if columns:
+        said = f"the defaults of {', '.join(columns[:5])} are for readers of version 3"
+        yield Finding(Code.DEFAULT_LOST, str(table.name), said, "--format-version 3 keeps them")
+
+
+def mapping_problems(table: Table, files: Files) -> Iterator[FileProblem]:
+    """Files whose names mean other columns than the same names do in other files: Iceberg has one mapping for all."""
+    meant: dict[tuple[FieldId | None, str], FieldId] = {}
+    wrong: list[int] = []
+    for number, mapping in enumerate(files.mappings):
+        own = dict(_named(mapping.columns, None))
+        if any(meant.get(key, field) != field for key, field in own.items()):
+            wrong.append(number)
+        else:
+            meant |= own
+    column = files.table.column("mapping")
+    yield from _mapped(
+        table, files, pc.is_in(column, pa.array(wrong, pa.int32())), Code.NO_FIELD_IDS,
+        "a name in them is another column in others, and Iceberg has one name mapping for all files",
+    )  # fmt: skip
+    from_path = [
+        number
+        for number, mapping in enumerate(files.mappings)
+        if number not in wrong and any(each.from_path for each in mapping.columns)
+    ]
+    yield from _mapped(
+        table, files, pc.is_in(column, pa.array(from_path, pa.int32())), Code.PARTITION_COLUMN_ABSENT,
+        "a column is in their path alone, and DuckDB's reader of Iceberg finds NULL there",
+    )  # fmt: skip
+
+
+def _named(
+    columns: Sequence[MappedColumn], above: FieldId | None
+) -> Iterator[tuple[tuple[FieldId | None, str], FieldId]]:
+    for each in columns:
+        yield (above, each.name), each.field
+        yield from _named(each.children, each.field)
+
+
+def _mapped(table: Table, files: Files, chosen: pa.ChunkedArray, code: Code, said: str) -> Iterator[FileProblem]:
+    rows = np.flatnonzero(pc.fill_null(chosen, False).to_numpy())
+    if not len(rows):
+        return
+    taken = files.table.select(["path", "end"]).take(pa.array(rows))
+    ends, paths = taken.column("end"), taken.column("path").to_pylist()
+    last = None if ends.null_count else pc.max(ends).as_py()
+    finding = Finding(code, str(table.name), f"{len(paths)} data files: {said}", "", tuple(paths[:1000]), len(paths))
+    yield FileProblem(finding, last, tuple(rows.tolist()))

@@ -1,0 +1,240 @@
+"""One table from a plan to a metadata document: everything that it names is written, nobody knows of it yet."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from bridge.errors import BridgeError
+from bridge.model.files import Files
+from bridge.model.layout import PartitionSpec
+from bridge.model.schema import Schema, walk
+from bridge.model.table import Table
+from bridge.model.types import ColumnType, FieldId
+from bridge.ports import ProgressSink, TableWrite
+from converters import storage
+from converters.iceberg.publish.delete_writer import Deleted, DeleteWriter
+from converters.iceberg.publish.held import held_state
+from converters.iceberg.publish.history import Entries, Made, publish
+from converters.iceberg.publish.layout import published_specs
+from converters.iceberg.publish.lifetimes import Spans, spans_of
+from converters.iceberg.publish.manifest_files import ManifestFiles, Record
+from converters.iceberg.publish.measures import Measures
+from converters.iceberg.publish.metadata_file import built, published_schema, snapshot_ids
+from converters.iceberg.publish.partitions import Proofs
+
+__all__ = ["Published", "prepare"]
+
+_BATCH = 2_000
+
+
+@dataclass(frozen=True, slots=True)
+class Published:
+    """What is to become the table's metadata, and the files that were written for it."""
+
+    metadata: Mapping[str, Any]
+    made: tuple[Made, ...]
+    written: tuple[str, ...]
+    files: int
+
+    def discard(self) -> None:
+        """Remove what nobody will ever name."""
+        for path in self.written:
+            with suppress(BridgeError):
+                storage.remove(path)
+
+
+def _unpartitioned(specs: Mapping[int, PartitionSpec]) -> int:
+    for id_, spec in sorted(specs.items()):
+        if not spec.fields:
+            return id_
+    return 0 if 0 not in specs else max(specs) + 1_000
+
+
+def _versions(table: Table) -> tuple[list[Schema], np.ndarray]:
+    """The table's schemas under Iceberg's types, oldest first, and the place of each commit's among them."""
+    ids = sorted(table.schemas)
+    place = {id_: number for number, id_ in enumerate(ids)}
+    schemas = [published_schema(table.schemas[id_]) for id_ in ids] or [published_schema(table.schema)]
+    return schemas, np.array([place.get(each.schema, len(ids) - 1) for each in table.commits] or [0], dtype=np.int64)
+
+
+def _types(schemas: Sequence[Schema]) -> dict[FieldId, list[ColumnType]]:
+    """The type of each leaf under each schema; where one lacks it, under the nearest later that has it."""
+    known: list[dict[FieldId, ColumnType]] = [
+        {each.field.id: each.field.type for each in walk(schema.fields) if each.is_leaf} for schema in schemas
+    ]
+    found: dict[FieldId, list[ColumnType]] = {}
+    for field in {each for one in known for each in one}:
+        types: list[ColumnType] = []
+        for place in range(len(known)):
+            later = next((one[field] for one in known[place:] if field in one), None)
+            earlier = next((one[field] for one in reversed(known[:place]) if field in one), None)
+            types.append(later if later is not None else earlier)  # type: ignore[arg-type]  # some schema has it
+        found[field] = types
+    return found
+
+
+class _Maker:
+    """Makes the entries of files, manifest by manifest."""
+
+    def __init__(
+        self,
+        files: Files,
+        spans: Spans,
+        measures: Measures,
+        proofs: Proofs,
+        specs: np.ndarray,
+        manifests: ManifestFiles,
+        deletes: DeleteWriter,
+    ) -> None:
+        self._table = files.table
+        self._spans = spans
+        self._measures = measures
+        self._proofs = proofs
+        self._specs = specs
+        self._manifests = manifests
+        self._deletes = deletes
+
+    def records(self, numbers: np.ndarray) -> Iterable[Record]:
+        """The entries of data files, or of delete files that are written on the way."""
+        count = len(self._spans.row)
+        for start in range(0, len(numbers), _BATCH):
+            part = numbers[start : start + _BATCH]
+            yield from self._data(part) if part[0] < count else self._deleted(part - count)
+
+    def _partitions(self, rows: np.ndarray) -> list[Record]:
+        spec = int(self._specs[rows[0]])
+        names = self._manifests.names(spec)
+        return [dict(zip(names, each, strict=True)) for each in self._proofs.values(spec, rows)]
+
+    def _data(self, numbers: np.ndarray) -> Iterable[Record]:
+        rows = self._spans.row[numbers]
+        taken = self._table.take(pa.array(rows))
+        columns = [taken.column(name).to_pylist() for name in ("path", "record_count", "size", "first_row_id")]
+        maps = self._measures.pairs(rows)
+        for path, records, size, first_row_id, partition, *stats in zip(
+            *columns, self._partitions(rows), *maps.values(), strict=True
+        ):
+            yield {
+                "content": 0,
+                "file_path": path,
+                "file_format": "PARQUET",
+                "partition": partition,
+                "record_count": records,
+                "file_size_in_bytes": size,
+                "first_row_id": first_row_id,
+                **dict(zip(maps, stats, strict=True)),
+            }
+
+    def _deleted(self, numbers: np.ndarray) -> Iterable[Record]:
+        sets = self._spans.deletes
+        rows = self._spans.row[sets.span[numbers]]
+        paths = self._table.column("path").take(pa.array(rows)).to_pylist()
+        return self._deletes.write(
+            [
+                Deleted(path, sets.positions(number), partition)
+                for path, number, partition in zip(paths, numbers.tolist(), self._partitions(rows), strict=True)
+            ]
+        )
+
+
+def prepare(
+    write: TableWrite,
+    location: str,
+    version: int,
+    held: Mapping[str, Any] | None,
+    held_path: str,
+    mark: str,
+    properties: Mapping[str, str],
+    progress: ProgressSink,
+) -> Published:
+    """Write manifests and delete files below a location. `held` is the metadata that the target has, found at
+    `held_path`; `mark` is part of every name, and nobody else's."""
+    table, files = write.table, write.files
+    base = write.base
+    start = write.first if base is None else base + 1
+    schemas, version_of_commit = _versions(table)
+    specs, place = published_specs(table, _held_specs(held))
+    whole = _unpartitioned(specs)
+    specs.setdefault(whole, PartitionSpec(whole))
+    types = _types(schemas)
+    latest = {field: each[-1] for field, each in types.items()}
+    begin = files.table.column("begin").to_numpy()
+    stated = files.table.column("spec").to_numpy().astype(np.int64)
+    spec_of = np.full(len(stated), whole, dtype=np.int64)
+    for source, number in place.items():
+        spec_of[stated == source] = number
+    measures = Measures(types, version_of_commit[np.clip(begin, 0, len(version_of_commit) - 1)])
+    proofs = Proofs(specs, spec_of, latest)
+    progress.step(f"{write.name}: statistics of {files.table.num_rows} files")
+    for batch in files.stats():
+        measures.add(batch)
+        proofs.add(batch)
+    spec_of = proofs.settled(whole)
+    spans = spans_of(files, write.first)
+    metadata_directory = f"{location}/metadata"
+    storage.make_directory(metadata_directory)
+    storage.make_directory(f"{location}/data")
+    manifests = ManifestFiles(metadata_directory, mark, version, specs, latest)
+    deletes = DeleteWriter(f"{location}/data", mark, version)
+    maker = _Maker(files, spans, measures, proofs, spec_of, manifests, deletes)
+    entries, numbers = _entries(spans, spec_of, files, -1 if base is None else base, maker)
+    state = held_state(held, numbers, len(entries.begin))
+    unknown = max((int(each.members.max(initial=-1)) for each in state.manifests), default=-1) + 1
+    entries = _with_unknown(entries, unknown, start)
+    ids = snapshot_ids(table)
+    of_commit = [schemas[version_of_commit[place]] for place in range(len(table.commits))]
+    progress.step(f"{write.name}: writing manifests of {len(table.commits) - start} snapshots")
+    made: list[Made] = []
+    try:
+        made = publish(table.commits, start, ids, of_commit, entries, state, manifests)
+        storage.settle((*manifests.written, *deletes.written))
+    except BaseException:
+        Published({}, (), (*manifests.written, *deletes.written), 0).discard()
+        raise
+    metadata = built(
+        write, made, specs, place[table.spec.id], version, location, held, held_path, state.next_row_id, properties
+    )
+    added = int(entries.new[: entries.data].sum())
+    return Published(metadata, tuple(made), (*manifests.written, *deletes.written), added)
+
+
+def _held_specs(held: Mapping[str, Any] | None) -> dict[int, PartitionSpec]:
+    from converters.iceberg.partition import spec_of
+
+    return {each.id: each for each in map(spec_of, (held or {}).get("partition-specs") or ())}
+
+
+def _entries(
+    spans: Spans, spec_of: np.ndarray, files: Files, base: int, maker: _Maker
+) -> tuple[Entries, dict[tuple[int, str], int]]:
+    """All files under one numbering, and the numbers of those that the target holds at commit `base`."""
+    count, sets = len(spans.row), spans.deletes
+    begin, end = np.concatenate([spans.begin, sets.begin]), np.concatenate([spans.end, sets.end])
+    row = np.concatenate([spans.row, spans.row[sets.span]])
+    entries = Entries(count, begin, end, spec_of[row], begin > base, maker.records)
+    there = np.flatnonzero((begin <= base) & (end > base))
+    paths = files.table.column("path").take(pa.array(row[there])).to_pylist()
+    numbers = {(int(number >= count), path): int(number) for number, path in zip(there.tolist(), paths, strict=True)}
+    return entries, numbers
+
+
+def _with_unknown(entries: Entries, count: int, start: int) -> Entries:
+    """What the target lists and the source does not know any more leaves with the next commit."""
+    more = count - len(entries.begin)
+    if more <= 0:
+        return entries
+    return Entries(
+        entries.data,
+        np.append(entries.begin, np.full(more, -1)),
+        np.append(entries.end, np.full(more, start)),
+        np.append(entries.spec, np.zeros(more, dtype=np.int64)),
+        np.append(entries.new, np.zeros(more, dtype=bool)),
+        entries.records,
+    )

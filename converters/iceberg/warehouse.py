@@ -1,0 +1,127 @@
+"""A directory as a home of Iceberg tables, laid out as Iceberg's hadoop catalog: DIR/<namespace...>/<table>.
+
+The metadata file of the next version is created where nobody created it before; the hint follows it.
+"""
+
+from __future__ import annotations
+
+import gzip
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from bridge.errors import Conflict, UsageError
+from bridge.model.table import TableName
+from converters import storage
+from converters.iceberg import locate
+
+__all__ = ["Held", "Home", "Warehouse"]
+
+_NUMBER = re.compile(r"(?:^v|^)(\d+)")
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    """A table as its home has it now: where its metadata is, and what that says."""
+
+    path: str
+    metadata: Mapping[str, Any]
+
+
+class Home(Protocol):
+    """Where tables are known by name, and change from one metadata file to the next by compare-and-swap."""
+
+    @property
+    def shown(self) -> str:
+        """The home for people."""
+        ...
+
+    def find(self, name: TableName) -> tuple[TableName, Held] | None:
+        """A table of that name, whatever its case, under the name that it has."""
+        ...
+
+    def location(self, name: TableName) -> str:
+        """Where the files of a new table go."""
+        ...
+
+    def commit(self, name: TableName, held: Held | None, metadata: Mapping[str, Any], mark: str) -> str:
+        """Make the document the table's metadata; Conflict unless it is still as `held`. The path of the file."""
+        ...
+
+
+class Warehouse:
+    """A directory of tables, or of one table."""
+
+    def __init__(self, path: str) -> None:
+        self.path = storage.absolute(path.rstrip("/") or "/")
+        if locate.is_metadata_file(self.path):
+            raise UsageError(f"{self.path} is a metadata file", hint="give a warehouse directory")
+        if storage.is_file(self.path):
+            raise UsageError(f"{self.path} is a file", hint="give a warehouse directory")
+        if locate.is_table(self.path):
+            raise UsageError(f"{self.path} is a table", hint="give the warehouse directory that tables are to lie in")
+
+    @property
+    def shown(self) -> str:
+        return self.path
+
+    def find(self, name: TableName) -> tuple[TableName, Held] | None:
+        """The directory of the name, or one that differs in case alone, as on systems that tell none."""
+        here, levels = self.path, list[str]()
+        for wanted in (*name.namespace, name.name):
+            folders = [each for each, folder in storage.list_directory(here) if folder]
+            found = [each for each in folders if each == wanted] or [
+                each for each in folders if each.casefold() == wanted.casefold()
+            ]
+            if not found:
+                return None
+            levels.append(found[0])
+            here = f"{here}/{found[0]}"
+        if not locate.is_table(here):
+            return None
+        path = locate.find_metadata(here)[0]
+        return TableName(tuple(levels[:-1]), levels[-1]), Held(path, load(path))
+
+    def location(self, name: TableName) -> str:
+        """DIR/namespace/table."""
+        return "/".join((self.path, *name.namespace, name.name))
+
+    def commit(self, name: TableName, held: Held | None, metadata: Mapping[str, Any], mark: str) -> str:
+        """The next version, then the hint."""
+        home = self.location(name)
+        if held is None and locate.is_table(home):
+            raise Conflict(f"{name} was created in {self.path} meanwhile", hint="run it again")
+        number = 1 if held is None else _number(held.path) + 1
+        path = f"{home}/metadata/v{number}.metadata.json"
+        if not storage.create(path, document(metadata), f".{mark}.tmp"):
+            raise Conflict(
+                f"{name} in {self.path} got a version {number} meanwhile: {_named(path)}", hint="run it again"
+            )
+        storage.write(f"{home}/metadata/version-hint.text", str(number).encode(), f".{mark}.hint")
+        return path
+
+
+def _named(path: str) -> str:
+    """The snapshot that a metadata file stands at."""
+    return f"snapshot {load(path).get('current-snapshot-id')} in {path}"
+
+
+def _number(path: str) -> int:
+    found = _NUMBER.match(path.rsplit("/", 1)[-1])
+    return int(found.group(1)) if found else 0
+
+
+def load(path: str) -> Mapping[str, Any]:
+    """The content of a metadata file."""
+    content = storage.read(path, "metadata file")
+    if content[:2] == b"\x1f\x8b":
+        content = gzip.decompress(content)
+    found: Mapping[str, Any] = json.loads(content)
+    return found
+
+
+def document(metadata: Mapping[str, Any]) -> bytes:
+    """Metadata as a file holds it."""
+    return json.dumps(metadata).encode()

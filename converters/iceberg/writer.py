@@ -1,0 +1,387 @@
+"""Iceberg as a target: a warehouse directory or a catalog, and how plans become tables there."""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+import subprocess
+import sys
+import uuid
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from bridge.errors import BridgeError, Conflict
+from bridge.model.files import FileProblem, Files
+from bridge.model.findings import Code, Finding
+from bridge.model.objects import ObjectKind, Objects
+from bridge.model.options import Options
+from bridge.model.paths import is_within
+from bridge.model.rewrite import Settings
+from bridge.model.rewrite import Target as TargetFiles
+from bridge.model.table import Table, TableName
+from bridge.model.types import Field
+from bridge.ports import (
+    Check,
+    CommitResult,
+    Fit,
+    Fitted,
+    ObjectWrite,
+    ProgressSink,
+    Rows,
+    TableWrite,
+    TargetTable,
+    Written,
+)
+from converters import storage
+from converters.iceberg.publish.bookmark import bookmark_of, kept_commits
+from converters.iceberg.publish.held import every_path, held_files
+from converters.iceberg.publish.properties import table_properties
+from converters.iceberg.publish.review import review_files, review_table, version_for
+from converters.iceberg.publish.table import Published, prepare
+from converters.iceberg.publish.totals import live_rows
+from converters.iceberg.publish.way_back import restored
+from converters.iceberg.scanner import IcebergRows
+from converters.iceberg.type_matrix import stored_fields
+from converters.iceberg.warehouse import Held, Home, Warehouse
+from converters.parquet.left_out import read_left_out
+from converters.storage.leftovers import discard, held, sweep, table_key, work_name
+
+__all__ = ["IcebergTarget", "open_catalog_target", "open_target"]
+
+_REWRITTEN = re.compile(r"/(r-[0-9a-f]{32})(?:-[a-z][0-9a-f]+)*-(\d+)\.parquet$")
+_CHECKED_SNAPSHOTS = 5
+
+
+@dataclass(frozen=True, slots=True)
+class _Ready:
+    """A table whose files are written and whose metadata is not."""
+
+    write: TableWrite
+    held: Held | None
+    published: Published
+    mark: str
+
+
+class IcebergTarget:
+    """Tables in a home that knows them by name."""
+
+    def __init__(self, home: Home, options: Options, locator: str) -> None:
+        self._home = home
+        self._options = options
+        self._locator = locator
+
+    def lookup(self, names: Sequence[TableName]) -> Mapping[TableName, TargetTable]:
+        """The tables among `names` that exist, whatever their case."""
+        found = {}
+        for name in names:
+            there = self._home.find(name)
+            if there is not None:
+                found[name] = TargetTable(there[0], bookmark_of(there[1].metadata))
+        return found
+
+    def newest(self) -> int | None:
+        """Each table has times of its own."""
+        return None
+
+    def holds(self, name: TableName) -> frozenset[str]:
+        """The source commits that a snapshot of the table stands for."""
+        there = self._home.find(name)
+        return frozenset() if there is None else frozenset(kept_commits(there[1].metadata))
+
+    def rename(self, source: TableName) -> TableName:
+        """A schema `a.b` is the namespace a.b again; a table without one lies in `main`, as it does in a lake."""
+        levels = tuple(level for each in source.namespace for level in each.split("."))
+        return TableName(levels or ("main",), source.name)
+
+    def review(self, table: Table, name: TableName, options: Options) -> Sequence[Finding]:
+        """What Iceberg has to say about the definition and the name."""
+        return review_table(table, name, options)
+
+    def written_fields(self, table: Table) -> tuple[Field, ...]:
+        """Under Iceberg's types."""
+        return stored_fields(table.all_fields)
+
+    def review_files(self, table: Table, files: Files, name: TableName, options: Options) -> Sequence[FileProblem]:
+        """Files that one name mapping for all would misread, and defaults that only version 3 has."""
+        there = self._home.find(name)
+        return review_files(table, files, options, None if there is None else there[1].metadata)
+
+    def overlaps(self, location: str, files: Files) -> Finding | None:
+        """Orphan cleanup of a lake removes what it does not know below its data path, and Iceberg's below a table."""
+        place = self._home.location(TableName((), "")).rstrip("/")
+        directories = {path.rsplit("/", 1)[0] for path in files.table.column("path").unique().to_pylist()}
+        inside = [each for each in (location, *sorted(directories)) if each and is_within(each, place)]
+        if not inside and not (location and is_within(place, location)):
+            return None
+        return Finding(
+            Code.DATA_PATH_OVERLAP,
+            location,
+            f"{place} and the source's files lie in one another",
+            "choose another warehouse",
+        )
+
+    def files_of(self, name: TableName, table: Table, plan: str) -> TargetFiles:
+        """Parquet under Iceberg's types, in a directory of the plan below the table's data."""
+        return TargetFiles(
+            f"{self._location(name)}/data/bridge-{plan}", stored_fields(table.all_fields), Settings(compression="zstd")
+        )
+
+    def _location(self, name: TableName) -> str:
+        there = self._home.find(name)
+        return self._home.location(name) if there is None else str(there[1].metadata["location"])
+
+    def rewritten(self, name: TableName) -> Mapping[str, Sequence[tuple[str, int]]]:
+        """Files of earlier plans, by what they are called after."""
+        there = self._home.find(name)
+        numbered: dict[str, dict[int, tuple[str, int]]] = {}
+        for path, count in [] if there is None else held_files(there[1].metadata):
+            if match := _REWRITTEN.search(path):
+                numbered.setdefault(match.group(1), {})[int(match.group(2))] = (path, count)
+        return {key: [each[number] for number in sorted(each)] for key, each in numbered.items()}
+
+    @property
+    def staging(self) -> str:
+        """Beside the namespaces."""
+        return f"{self._home.location(TableName((), '')).rstrip('/')}/.bridge-staging"
+
+    @property
+    def _catalog(self) -> str:
+        return self._home.location(TableName((), ""))
+
+    def left_out(self, path: str) -> np.ndarray:
+        """As the file itself notes it."""
+        return read_left_out(path)
+
+    def registered(self, name: TableName, paths: Sequence[str]) -> frozenset[str]:
+        """Those of the paths that are live files of a table."""
+        there = self._home.find(name)
+        return frozenset(paths) & {path for path, _ in ([] if there is None else held_files(there[1].metadata))}
+
+    def work(self, name: TableName, plan: str) -> str:
+        """What the unfinished work of a plan is called in the staging."""
+        return work_name(self._catalog, name, plan)
+
+    @contextmanager
+    def hold(self, plans: Sequence[tuple[TableName, Table, str]]) -> Iterator[Callable[[], None]]:
+        """Note the work of some plans, and keep other runs off it."""
+        with ExitStack() as stack:
+            claims = []
+            for name, table, plan in plans:
+                directory = self.files_of(name, table, plan).directory
+                claims.append(stack.enter_context(held(self.staging, self._catalog, name, plan, directory)))
+
+            def require() -> None:
+                for claim in claims:
+                    claim.require()
+
+            yield require
+
+    def finish(self, plans: Sequence[tuple[TableName, Table, str]]) -> None:
+        """Forget the work of plans that are committed; what was written is all used."""
+        for name, _, plan in plans:
+            discard(f"{self.staging}/{self.work(name, plan)}", "", lambda _: frozenset())
+
+    def clean(self, plans: Mapping[TableName, str]) -> None:
+        """Remove what killed runs left of these tables' work; metadata that nothing names is overwritten."""
+        found = {name: there[1].metadata for name in plans if (there := self._home.find(name)) is not None}
+
+        def committed() -> Mapping[str, str]:
+            marks = {name: bookmark_of(metadata) for name, metadata in found.items()}
+            return {table_key(name): mark.plan for name, mark in marks.items() if mark is not None}
+
+        def registered(directory: str) -> frozenset[str]:
+            paths = (path for metadata in found.values() for path in every_path(metadata))
+            return frozenset(path for path in paths if f"/{directory}/" in path)
+
+        sweep(self.staging, self._catalog, plans, committed, registered, others=False)
+
+    def fit(self, tables: Sequence[tuple[TableName, Table]], objects: Sequence[ObjectWrite], found: Objects) -> Fitted:
+        """Iceberg has no place for views and macros of DuckDB."""
+        said = "Iceberg has no counterpart"
+        left = [
+            (
+                Fit.LEAVE,
+                (
+                    Finding(
+                        Code.MACRO_NOT_CARRIED if each.object.kind is ObjectKind.MACRO else Code.VIEW_NOT_CARRIED,
+                        str(each.name),
+                        said,
+                    ),
+                ),
+            )
+            for each in objects
+        ]
+        return Fitted(tuple(left), {})
+
+    def verify_objects(self, objects: Sequence[ObjectWrite]) -> Sequence[Check]:
+        """There are none."""
+        return ()
+
+    def commit(
+        self, writes: Sequence[TableWrite], progress: ProgressSink, objects: Sequence[ObjectWrite] = ()
+    ) -> CommitResult:
+        """Everything is written before the first table is changed; then table after table, since Iceberg knows no
+        transaction over several."""
+        ready: list[_Ready] = []
+        done: list[Written] = []
+        try:
+            for write in writes:
+                ready.append(self._ready(replace(write, table=restored(write.table)), progress))
+            for each in ready:
+                self._home.commit(each.write.name, each.held, each.published.metadata, each.mark)
+                made = each.published.made
+                done.append(
+                    Written(
+                        each.write.name,
+                        len(made),
+                        each.published.files,
+                        str(made[0].id) if made else "",
+                        str(made[-1].id) if made else "",
+                    )
+                )
+        except BaseException:
+            for each in ready[len(done) :]:
+                each.published.discard()
+            raise
+        return CommitResult(tuple(done))
+
+    def _ready(self, write: TableWrite, progress: ProgressSink) -> _Ready:
+        there = self._home.find(write.name)
+        held = None if there is None else there[1]
+        if write.base is None and held is not None:
+            raise Conflict(f"{write.name} was created in {self._home.shown} meanwhile", hint="run it again")
+        if write.base is not None:
+            self._check(write, held)
+        metadata = None if held is None else held.metadata
+        location = self._home.location(write.name) if metadata is None else str(metadata["location"])
+        version = version_for(write.table, write.files, write.first, self._options, metadata)
+        # another run of the same plan must not name the same files: whichever comes second removes its own
+        mark = f"bridge-{write.plan}-{uuid.uuid4().hex[:12]}"
+        published = prepare(
+            write,
+            location,
+            version,
+            metadata,
+            "" if held is None else held.path,
+            mark,
+            table_properties(write, metadata, self._options),
+            progress,
+        )
+        return _Ready(write, held, published, mark)
+
+    def _check(self, write: TableWrite, held: Held | None) -> None:
+        """The plan was made of what is still there."""
+        bookmark = None if held is None else bookmark_of(held.metadata)
+        base = write.table.commits[write.base].id if write.base is not None and write.base >= 0 else ""
+        if bookmark is None or bookmark.commit != base:
+            raise Conflict(f"{write.name} in {self._home.shown} changed meanwhile", hint="run it again")
+        if bookmark.changed_by:
+            raise Conflict(
+                f"{write.name} in {self._home.shown} was changed by somebody else: {bookmark.changed_by}",
+                hint="publish it under another name with --as, or go on there alone",
+            )
+
+    def verify(self, result: CommitResult, writes: Sequence[TableWrite], read_files: bool) -> Sequence[Check]:
+        """Columns and row counts as PyIceberg answers them, at the first, the last and some snapshots between."""
+        asked: list[dict[str, object]] = []
+        expected: list[tuple[str, int, list[str]]] = []
+        for write in writes:
+            there = self._home.find(write.name)
+            if there is None:
+                return [Check(f"{write.name}: is there", "it is not")]
+            held, live = there[1], live_rows(write)
+            kept = kept_commits(held.metadata)
+            columns = [each.name for each in write.table.schema.fields]
+            places = [place for place, commit in enumerate(write.table.commits) if commit.id in kept]
+            step = max(1, (len(places) - 1) // (_CHECKED_SNAPSHOTS - 1)) if places else 1
+            asked.append({"metadata": held.path, "snapshot": None, "plain": False})
+            newest = int(live[len(write.table.commits) - 1]) if write.table.commits else 0
+            expected.append((f"{write.name}: rows now", newest, columns))
+            for place in sorted({*places[::step], *places[-1:]}) if read_files else ():
+                snapshot = kept[write.table.commits[place].id]
+                asked.append({"metadata": held.path, "snapshot": snapshot, "plain": False})
+                expected.append((f"{write.name}: rows at snapshot {snapshot}", int(live[place]), columns))
+        checks = []
+        for (what, rows, columns), answer in zip(expected, _ask(asked), strict=True):
+            fault = str(answer.get("error", ""))
+            if not fault and answer["columns"] != columns:
+                fault = f"PyIceberg finds the columns {answer['columns']}, expected {columns}"
+            if not fault and answer["rows"] != rows:
+                fault = f"PyIceberg finds {answer['rows']} rows, expected {rows}"
+            checks.append(Check(what, fault))
+        return checks
+
+    def compare(self, name: TableName, commit: str, rows: Rows) -> Check:
+        """EXCEPT ALL both ways between PyIceberg's rows and the source's."""
+        from converters.iceberg.publish.comparing import difference
+
+        there, label = self._home.find(name), f"{name}: rows"
+        if there is None:
+            return Check(label, "the table is not there")
+        snapshot = ""
+        if commit:
+            kept = kept_commits(there[1].metadata)
+            if commit not in kept:
+                return Check(f"{label} at commit {commit}", "the table has no snapshot for it")
+            snapshot = str(kept[commit])
+            label = f"{label} at snapshot {snapshot}"
+        try:
+            mine = IcebergRows(there[1].path, snapshot, self._options.path_map)
+            return Check(label, difference(mine, rows))
+        except BridgeError as error:
+            return Check(label, error.message)
+
+    def closing_words(self, result: CommitResult, writes: Sequence[TableWrite]) -> Sequence[str]:
+        """Where the tables are, what is guarded, how to catch up and undo."""
+        said = []
+        for write in writes[:3]:
+            there = self._home.find(write.name)
+            said.append(f"table:      {write.name} is at {'?' if there is None else there[1].path}")
+        if any(write.ownership == "shared" for write in writes):
+            said.append(
+                "guarded:    gc.enabled=false: expire_snapshots, orphan removal and DROP PURGE are refused; append, "
+                "delete and rewrite work. Do not expire snapshots at the source more often than this is run."
+            )
+        else:
+            said.append("adopted:    the files are these tables' now; their maintenance may delete them.")
+        said.append("catch up:   run the same command again")
+        said.append(
+            f"undo:       remove the tables' metadata from {shlex.quote(self._home.shown)}; no source file goes"
+        )
+        return said
+
+
+def _ask(asked: Sequence[Mapping[str, object]]) -> list[dict[str, object]]:
+    """PyIceberg in a process of its own."""
+    import os
+
+    ran = subprocess.run(
+        [sys.executable, "-m", "converters.iceberg.publish.asking"],
+        input=json.dumps({"asked": list(asked), "properties": storage.properties()}),
+        capture_output=True,
+        text=True,
+        check=False,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
+    )
+    if ran.returncode or not ran.stdout:
+        last = (ran.stderr.strip().splitlines() or [f"exit code {ran.returncode}"])[-1]
+        return [{"error": f"PyIceberg could not be asked: {last}"} for _ in asked]
+    said: list[dict[str, object]] = json.loads(ran.stdout)
+    return said
+
+
+def open_target(rest: str, options: Options) -> IcebergTarget:
+    """The target behind `iceberg:DIR`."""
+    return IcebergTarget(Warehouse(rest), options, f"iceberg:{rest}")
+
+
+def open_catalog_target(rest: str, options: Options) -> IcebergTarget:
+    """The target behind `iceberg-catalog:NAME`."""
+    from converters.iceberg.catalogs.settings import read_settings
+    from converters.iceberg.catalogs.writing import open_home
+
+    return IcebergTarget(open_home(read_settings(rest, options.target_options)), options, f"iceberg-catalog:{rest}")
