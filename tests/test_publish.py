@@ -18,7 +18,8 @@ from tests.support import case, kinds, opened, run, tree_hash, use
 from tests.test_kinds import BLOCKED, HEAVY
 
 QUICK = ("evo_struct", "part_multi", "v2_mor_twice", "v3_dv_twice")
-KINDS = [each for each in kinds() if each not in BLOCKED and each not in HEAVY]
+# a column in the path alone is rewritten, by Spark
+KINDS = [each for each in kinds() if each not in {*BLOCKED, *HEAVY, "addfiles_hive"}]
 # what the engines themselves answer wrongly, about the source's own metadata too
 KNOWN: dict[str, set[str]] = {
     # PyIceberg 0.12 reads NULL lists and maps of structs as empty ones once the struct has changed; it and Iceberg Java
@@ -232,6 +233,7 @@ def test_a_warehouse_inside_the_data_path_is_refused(lake: Lake) -> None:
         assert [each.code.text for each in report.plan.tables[0].blockers] == ["data-path-overlap"]
 
 
+@pytest.mark.slow
 def test_version_3_only_where_something_needs_it(lake: Lake, tmp_path: Path) -> None:
     lake.do("CREATE TABLE t(id BIGINT)", "INSERT INTO t VALUES (1), (2)")
     lake.publish()

@@ -91,6 +91,9 @@ def _types(table: Table, options: Options) -> Iterator[Finding]:
             continue
         if row.iceberg != type_:
             yield Finding(Code.TYPE_MAPPED, subject, f"{path}: {word(type_)} becomes {word(row.iceberg)}")
+        if type_ in (Leaf.INT128, Leaf.UINT128):
+            said = f"{path}: DuckDB writes 128 bits to Parquet as double: digits beyond the 15th may be lost"
+            yield Finding(Code.TYPE_NARROWED, subject, said)
         way = row.way(readers)
         if way is Way.REWRITE:
             told = [
