@@ -8,7 +8,7 @@ from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import TypeVar
 
-from bridge.errors import Conflict, UsageError
+from bridge.errors import Blocked, Conflict, UsageError
 from bridge.model.files import Files
 from bridge.model.findings import Code, Finding
 from bridge.model.options import Options
@@ -108,8 +108,11 @@ class LakeSource:
         return with_retry(once)
 
     def _name(self, each: TableVersion) -> TableName:
-        [schema] = [schema.name for schema in self.state.schemas if schema.id == each.schema]
-        return TableName((schema,), each.name)
+        schemas = {schema.id: schema.name for schema in self.state.schemas}
+        if each.schema not in schemas:
+            said = f"table {each.name} of {self.place.path} is in schema {each.schema}, which is not there"
+            raise Blocked(said, code="metadata-unreadable", hint="restore the catalog")
+        return TableName((schemas[each.schema],), each.name)
 
     def tables(self) -> Sequence[TableName]:
         """The live tables."""

@@ -14,7 +14,7 @@ from converters import storage
 from converters.ducklake.catalog.history import Definition
 from converters.parquet.footer import Footer, read_footers
 
-__all__ = ["INLINED", "missing", "registered_twice", "rewritten", "without_ids"]
+__all__ = ["INLINED", "missing", "registered_twice", "rewritten", "uncounted", "without_ids"]
 
 INLINED = "ducklake-inlined"
 """The format of what stands for rows that lie in the catalog."""
@@ -58,6 +58,14 @@ def registered_twice(files: pl.DataFrame, table: Table) -> Iterator[FileProblem]
         if len(joined):
             said = f"{joined['path'].n_unique()} data files are registered twice, such as {joined['path'][0]}"
             yield _problem(Code.FILE_LISTED_TWICE, subject, said, joined, rows=False)
+
+
+def uncounted(files: pl.DataFrame, table: Table) -> Iterator[FileProblem]:
+    """Files of which the catalog does not say how many rows they hold: some other writer's, none to DuckDB."""
+    unknown = files.filter(pl.col("uncounted").fill_null(False))
+    if len(unknown):
+        said = f"{unknown['path'].n_unique()} data files have no record count, such as {unknown['path'][0]}"
+        yield _problem(Code.ROW_COUNT, str(table.name), said, unknown, rows=False)
 
 
 def _problem(

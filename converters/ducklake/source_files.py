@@ -24,7 +24,7 @@ from converters.ducklake.catalog.file_rows import FileRows, InlinedGroup, read_r
 from converters.ducklake.catalog.history import Definition, LakeState
 from converters.ducklake.catalog.session import Session
 from converters.ducklake.definition import History, leaf_type
-from converters.ducklake.source_checks import INLINED, missing, registered_twice, rewritten, without_ids
+from converters.ducklake.source_checks import INLINED, missing, registered_twice, rewritten, uncounted, without_ids
 from converters.ducklake.source_deletes import Index, absences
 from converters.ducklake.source_stats import StatSpool, typed
 from converters.parquet.path_value import segments
@@ -205,7 +205,7 @@ def read_files(
     progress.step(f"{table.name}: reading {len(deletes)} delete files")
     gone = absences(files, deletes, rows.noted, history, str(table.name))
     pieces, deleted = settle(files, pl.concat([gone.hits, *_ended(rows.inlined, files, history)]))
-    problems = [*gone.problems, *rewritten(pieces, table), *registered_twice(pieces, table)]
+    problems = [*gone.problems, *rewritten(pieces, table), *registered_twice(pieces, table), *uncounted(pieces, table)]
     findings: list[Finding] = []
     if options.check_files == "all":
         progress.step(f"{table.name}: looking at {len(files)} data files")
@@ -250,6 +250,7 @@ def _data_files(rows: FileRows, place: _Place, numbers: Mapping[int, int]) -> pl
         place.of("path", "path_is_relative"),
         pl.lit("parquet").alias("format"),
         pl.col("file_size_bytes").fill_null(0).alias("size"),
+        pl.col("record_count").is_null().alias("uncounted"),
         pl.col("record_count").fill_null(0),
         pl.col("partition_id").fill_null(0).cast(pl.Int32).alias("spec"),
         pl.col("row_id_start").alias("first_row_id"),

@@ -10,6 +10,7 @@ from typing import Any
 import polars as pl
 import sqlalchemy as sa
 
+from bridge.errors import Blocked
 from bridge.model.mapping import MappedColumn, NameMapping
 from bridge.model.types import FieldId
 from converters.ducklake.catalog.history import inlined_tables
@@ -120,6 +121,8 @@ def _inlined(session: Session, catalog: Overlay, table_id: int, head: int) -> It
         held = catalog.probed(name)
         query = sa.select(*(held.c[each] for each in _HELD))
         rows = pl.concat([pl.DataFrame(schema=_HELD), *frames(session, query, _HELD)])
+        if rows["row_id"].null_count():
+            raise Blocked(f"{name} of {session.place.path} holds rows without an id", code="metadata-unreadable")
         rows = rows.filter(pl.col("begin_snapshot") <= head).sort("begin_snapshot", "row_id")
         for (begin,), part in rows.group_by("begin_snapshot", maintain_order=True):
             ids = part["row_id"]

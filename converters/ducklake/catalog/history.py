@@ -231,7 +231,10 @@ def _snapshots(catalog: Overlay) -> list[Snapshot]:
         for row in catalog.rows("snapshot_changes", "snapshot_id", "author", "commit_message", "commit_extra_info")
     }
     rows = catalog.rows("snapshot", "snapshot_id", "snapshot_time", "schema_version")
-    made = [Snapshot(id_, micros(time), version, *said.get(id_, ())) for id_, time, version in rows]
+    try:
+        made = [Snapshot(id_, micros(time), version, *said.get(id_, ())) for id_, time, version in rows]
+    except ValueError as error:
+        raise Blocked(f"a snapshot has no valid time: {error}", code="metadata-unreadable") from error
     return sorted(made, key=lambda each: each.id)
 
 
@@ -248,6 +251,8 @@ def definition(session: Session, state: LakeState, table_id: int) -> Definition:
     catalog, head = Overlay(session), state.head
     mine = lambda each: each.table_id == table_id  # noqa: E731  # a condition, given to several queries
     columns = [each for each in _columns(catalog, mine) if each.begin <= head]
+    if not any(each.live(head) for each in columns):
+        raise Blocked(f"table {table_id} of {session.place.path} has no columns", code="no-columns")
     tags = [
         *_tags(catalog, "tag", "object_id", None, lambda each: each.object_id == table_id),
         *_tags(catalog, "column_tag", "table_id", "column_id", mine),

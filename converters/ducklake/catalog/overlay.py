@@ -25,6 +25,30 @@ READABLE = ("0.2", "0.3-dev1", "0.3", "0.4-dev1", "0.4", "1.0-dev1", "1.0")
 _BEFORE = {"ducklake_file_column_stats": "ducklake_file_column_statistics"}
 """What a table was called until 0.2."""
 _BATCH = 100_000
+_STATED: dict[str, frozenset[str]] = {
+    name: frozenset(columns.split())
+    for name, columns in {
+        "snapshot": "snapshot_id snapshot_time schema_version",
+        "snapshot_changes": "snapshot_id",
+        "schema": "schema_id schema_name begin_snapshot",
+        "table": "table_id table_uuid schema_id table_name begin_snapshot",
+        "view": "schema_id view_name begin_snapshot",
+        "macro": "schema_id macro_name begin_snapshot",
+        "column": "column_id column_order column_name column_type begin_snapshot",
+        "tag": "begin_snapshot key",
+        "column_tag": "begin_snapshot key column_id",
+        "partition_info": "partition_id begin_snapshot",
+        "partition_column": "partition_id column_id transform",
+        "sort_info": "sort_id begin_snapshot",
+        "sort_expression": "sort_id expression sort_direction null_order",
+        "data_file": "data_file_id path",
+        "delete_file": "data_file_id path",
+        "file_column_stats": "data_file_id column_id",
+        "inlined_data_tables": "table_name schema_version",
+        "name_mapping": "mapping_id column_id source_name target_field_id",
+    }.items()
+}
+"""Columns that are never NULL, by table; without them nothing can be said."""
 
 Condition = Callable[[Any], sa.ColumnElement[bool]]
 
@@ -92,7 +116,18 @@ class Overlay:
     def rows(self, name: str, *columns: str, where: Condition | None = None) -> list[Any]:
         """The rows of a small table; columns that a version lacks are None."""
         query = self.select(name, *columns, where=where)
-        return [] if query is None else self.session.rows(query)
+        found = [] if query is None else self.session.rows(query)
+        for place, column in enumerate(columns):
+            if column in _STATED.get(name, ()) and any(row[place] is None for row in found):
+                raise self._damaged(name, column)
+        return found
+
+    def _damaged(self, name: str, column: str) -> Blocked:
+        return Blocked(
+            f"catalog {self.session.place.path} is damaged: ducklake_{name}.{column} is NULL",
+            code="metadata-unreadable",
+            hint="restore the catalog",
+        )
 
     def settings(self) -> dict[str, str]:
         """The catalog-wide settings; in 0.1 there were no others."""
@@ -107,7 +142,10 @@ class Overlay:
         """The same in parts that bound the memory."""
         query = self.select(name, *columns, where=where)
         if query is not None:
-            yield from frames(self.session, query, columns)
+            for frame in frames(self.session, query, columns):
+                if damaged := [each for each in _STATED.get(name, ()) if each in columns and frame[each].null_count()]:
+                    raise self._damaged(name, damaged[0])
+                yield frame
 
 
 def frames(session: Session, query: sa.Select[Any], columns: Mapping[str, Any]) -> Iterator[pl.DataFrame]:
