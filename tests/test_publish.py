@@ -348,3 +348,21 @@ def test_a_name_that_means_two_columns_in_different_files_is_rewritten(lake: Lak
     assert report.exit_code == 0, report.plan.tables[0].blockers
     assert [each.reasons for each in report.plan.tables[0].rewrites] == [("no-field-ids",)]
     assert judge_iceberg([lake.expected()], ["pyiceberg", "duckdb"], tmp_path / "judge") == []
+
+
+@pytest.mark.slow
+def test_a_column_that_the_table_ignores_in_one_file_stays_ignored(lake: Lake, tmp_path: Path) -> None:
+    import pyarrow.parquet as pq
+
+    foreign = tmp_path / "foreign"
+    foreign.mkdir()
+    for name in ("one", "two"):
+        pq.write_table(pa.table({"id": pa.array([1], pa.int64()), "x": [name]}), foreign / f"{name}.parquet")
+    lake.do(
+        "CREATE TABLE t(id BIGINT)",
+        f"CALL ducklake_add_data_files('lake', 't', '{foreign}/one.parquet', ignore_extra_columns => true)",
+        "ALTER TABLE t ADD COLUMN x VARCHAR",
+        f"CALL ducklake_add_data_files('lake', 't', '{foreign}/two.parquet')",
+    )
+    assert lake.publish(verify="none").exit_code == 0
+    assert judge_iceberg([lake.expected()], ["pyiceberg", "duckdb"], tmp_path / "judge") == []

@@ -8,6 +8,7 @@ from typing import Any, Literal
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+import pyarrow.parquet as pq
 
 from bridge.model.files import FileProblem, Files
 from bridge.model.findings import Code, Finding
@@ -17,6 +18,7 @@ from bridge.model.options import Options
 from bridge.model.schema import Placed, walk
 from bridge.model.table import Table, TableName
 from bridge.model.types import ColumnType, Decimal, FieldId, Geo, Leaf, Time, Timestamp, Unit
+from converters import storage
 from converters.iceberg.type_matrix import READERS, Verdict, Way, choose, own_version
 from converters.iceberg.types import NAMES
 
@@ -203,6 +205,17 @@ def mapping_problems(table: Table, files: Files) -> Iterator[FileProblem]:
         else:
             meant |= own
     column = files.table.column("mapping")
+    names = {name for above, name in meant if above is None}
+    unmapped = np.zeros(files.table.num_rows, dtype=bool)
+    for number, mapping in enumerate(files.mappings):
+        lacking = names - {each.name for each in mapping.columns}
+        if lacking and number not in wrong:
+            rows = np.flatnonzero(pc.fill_null(pc.equal(column, number), False).to_numpy())
+            unmapped[rows[_holding(files.table.column("path").take(pa.array(rows)).to_pylist(), lacking)]] = True
+    yield from _mapped(
+        table, files, pa.chunked_array([pa.array(unmapped)]), Code.NO_FIELD_IDS,
+        "they hold a column that the table does not take from them, under a name that others take one from",
+    )  # fmt: skip
     yield from _mapped(
         table, files, pc.is_in(column, pa.array(wrong, pa.int32())), Code.NO_FIELD_IDS,
         "a name in them is another column in others, and Iceberg has one name mapping for all files",
@@ -216,6 +229,16 @@ def mapping_problems(table: Table, files: Files) -> Iterator[FileProblem]:
         table, files, pc.is_in(column, pa.array(from_path, pa.int32())), Code.PARTITION_COLUMN_ABSENT,
         "a column is in their path alone, and DuckDB's reader of Iceberg finds NULL there",
     )  # fmt: skip
+
+
+def _holding(paths: Sequence[str], names: set[str]) -> np.ndarray:
+    """Which files hold a column of one of these names."""
+
+    def holds(path: str) -> bool:
+        with storage.open_input(path, "data file") as source, storage.reading(path, "data file"):
+            return not names.isdisjoint(pq.read_schema(source).names)
+
+    return np.array(storage.parallel(holds, paths), dtype=bool)
 
 
 def _named(
