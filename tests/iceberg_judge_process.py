@@ -116,7 +116,7 @@ def constant(value: Any, kind: pa.DataType) -> str | None:
         case Decimal():
             return f"CAST('{value}' AS DECIMAL({kind.precision},{kind.scale}))"
         case str():
-            return None if "\\" in value or "'" in value else f"'{value}'"
+            return None if set(value) & set("\\'\0") else f"'{value}'"
         case int():
             return str(value)
         case _:

@@ -10,6 +10,7 @@ import pytest
 
 import bridge
 from converters.ducklake.extensions import packaged
+from converters.ducklake.identifiers import literal, qualified
 from tests.iceberg_judge import Published, judge_iceberg
 from tests.support import opened, tree_hash
 from tests.test_lake_source import case, entry, needs_shared
@@ -27,7 +28,7 @@ def scan(table: Path) -> duckdb.DuckDBPyConnection:
     connection.execute("SET TimeZone = 'UTC'")
     for name in ("avro", "iceberg"):
         connection.execute(f"LOAD '{packaged(name)}'")
-    connection.execute(f"CREATE VIEW t AS SELECT * FROM iceberg_scan('{current(table)[0]}')")
+    connection.execute(f"CREATE VIEW t AS SELECT * FROM iceberg_scan({literal(str(current(table)[0]))})")
     return connection
 
 
@@ -120,14 +121,15 @@ def test_the_corpus_lake_answers_as_duckdb_does(tmp_path: Path, monkeypatch: pyt
     faults = []
     with opened(Path(lake.removeprefix("sqlite:"))) as there:
         for table in report.plan.tables:
-            name = ".".join(f'"{each}"' for each in (*table.target.namespace, table.target.name))
+            name = qualified(*table.target.namespace, table.target.name)
             place = tmp_path / "warehouse" / Path(*table.target.namespace, table.target.name)
             path, metadata = current(place)
             with scan(place) as published:
                 for commit, snapshot in snapshots(metadata).items():
                     wanted = there.execute(f"SELECT COLUMNS(*)::VARCHAR FROM {name} AT (VERSION => {commit})")
                     rows = sorted(wanted.fetchall(), key=str)
-                    asked = f"SELECT COLUMNS(*)::VARCHAR FROM iceberg_scan('{path}', snapshot_from_id => {snapshot})"
+                    at = f"iceberg_scan({literal(str(path))}, snapshot_from_id => {snapshot})"
+                    asked = f"SELECT COLUMNS(*)::VARCHAR FROM {at}"
                     try:
                         found = sorted(published.execute(asked).fetchall(), key=str)
                     except duckdb.Error as error:
@@ -135,4 +137,7 @@ def test_the_corpus_lake_answers_as_duckdb_does(tmp_path: Path, monkeypatch: pyt
                         continue
                     if found != rows:
                         faults.append(f"{name} at {commit}: {found[:2]}, expected {rows[:2]}")
-    assert faults == []
+    # 128 bits are exact while they lie in the catalog, and doubles in every file
+    assert [each.partition(" at ")[0] for each in faults] == ['"main"."odd_t_i128"']
+    [wide] = [each for each in report.plan.tables if each.target.name == "odd_t_i128"]
+    assert "type-narrowed" in {each.code.text for each in wide.findings}

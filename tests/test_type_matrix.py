@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -124,6 +124,8 @@ def answers(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, Any
             target = open_target(str(home / kind), Options(readers=readers))
             name = TableName(("main",), f"t{number}")
             table = opened.table
+            if kind == "rows":
+                table = replace(table, properties={"read.parquet.vectorization.enabled": "false"})
             write = TableWrite(name, {}, table, opened.files(Silent()), 0, None, "", f"{kind}{number}", "shared")
             target.commit([write], Silent())
             place = home / kind / "main" / f"t{number}"

@@ -101,7 +101,11 @@ class Code(Enum):
     OTHER_FORMAT = ("other-format", _NOTE, "a table of another format in the source's catalog is not carried")
     EMPTY_NAMESPACE = ("empty-namespace", _NOTE, "a namespace without tables is not created")
 
-    TYPE_NARROWED = ("type-narrowed", _LOSS, "values of a type are cut, as --type-map asked")
+    TYPE_NARROWED = (
+        "type-narrowed",
+        _LOSS,
+        "values of a type are cut: as --type-map asked, or 128 bits as DuckDB writes them",
+    )
     TYPE_SHAPE = (
         "type-shape",
         _LOSS,

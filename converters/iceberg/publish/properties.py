@@ -22,14 +22,15 @@ _VECTORIZED = "read.parquet.vectorization.enabled"
 def table_properties(write: TableWrite, held: Mapping[str, Any] | None, options: Options) -> dict[str, str]:
     """What the table is to have; what others set at the target stays."""
     found = dict((held or {}).get("properties") or {})
-    found |= {key: value for key, value in write.table.properties.items() if key != MAPPING or not write.files.mappings}
+    used = write.files.table.column("mapping").drop_null().unique().to_pylist()
+    found |= {key: value for key, value in write.table.properties.items() if key != MAPPING or not used}
     found.pop(_GUARD, None)
     if write.ownership == "shared":
         found[_GUARD] = "false"
     if needs_rows(write.table, options):
         found[_VECTORIZED] = "false"
-    if write.files.mappings:
-        found[MAPPING] = joined_mapping(write.files.mappings)
+    if used:
+        found[MAPPING] = joined_mapping(write.files.mappings[each] for each in sorted(used))
     return dict(sorted(found.items()))
 
 

@@ -8,6 +8,7 @@ from typing import Any, Literal
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+import pyarrow.parquet as pq
 
 from bridge.model.files import FileProblem, Files
 from bridge.model.findings import Code, Finding
@@ -17,6 +18,7 @@ from bridge.model.options import Options
 from bridge.model.schema import Placed, walk
 from bridge.model.table import Table, TableName
 from bridge.model.types import ColumnType, Decimal, FieldId, Geo, Leaf, Time, Timestamp, Unit
+from converters import storage
 from converters.iceberg.type_matrix import READERS, Verdict, Way, choose, own_version
 from converters.iceberg.types import NAMES
 
@@ -91,6 +93,9 @@ def _types(table: Table, options: Options) -> Iterator[Finding]:
             continue
         if row.iceberg != type_:
             yield Finding(Code.TYPE_MAPPED, subject, f"{path}: {word(type_)} becomes {word(row.iceberg)}")
+        if type_ in (Leaf.INT128, Leaf.UINT128):
+            said = f"{path}: DuckDB writes 128 bits to Parquet as double: digits beyond the 15th may be lost"
+            yield Finding(Code.TYPE_NARROWED, subject, said)
         way = row.way(readers)
         if way is Way.REWRITE:
             told = [
@@ -179,6 +184,10 @@ def review_files(table: Table, files: Files, options: Options, held: Mapping[str
     elif _lacking_defaults(table, files, 0) and {"spark", "pyiceberg"} & set(_readers(options)):
         said = "rows of older files have a default; Spark 3.5 and PyIceberg 0.12 read it, but filters pass over it"
         found.append(FileProblem(Finding(Code.DEFAULT_READERS, str(table.name), said), None))
+    if files.numbered and version_for(table, files, 0, options, held) >= 3:
+        numbered = np.isin(np.arange(files.table.num_rows), files.numbered)
+        said = "they hold snapshot numbers of the lake where version 3 has last-updated sequence numbers"
+        found += _mapped(table, files, pa.chunked_array([pa.array(numbered)]), Code.PHYSICAL_TYPE, said)
     return [*found, *mapping_problems(table, files)]
 
 
@@ -200,6 +209,17 @@ def mapping_problems(table: Table, files: Files) -> Iterator[FileProblem]:
         else:
             meant |= own
     column = files.table.column("mapping")
+    names = {name for above, name in meant if above is None}
+    unmapped = np.zeros(files.table.num_rows, dtype=bool)
+    for number, mapping in enumerate(files.mappings):
+        lacking = names - {each.name for each in mapping.columns}
+        if lacking and number not in wrong:
+            rows = np.flatnonzero(pc.fill_null(pc.equal(column, number), False).to_numpy())
+            unmapped[rows[_holding(files.table.column("path").take(pa.array(rows)).to_pylist(), lacking)]] = True
+    yield from _mapped(
+        table, files, pa.chunked_array([pa.array(unmapped)]), Code.NO_FIELD_IDS,
+        "they hold a column that the table does not take from them, under a name that others take one from",
+    )  # fmt: skip
     yield from _mapped(
         table, files, pc.is_in(column, pa.array(wrong, pa.int32())), Code.NO_FIELD_IDS,
         "a name in them is another column in others, and Iceberg has one name mapping for all files",
@@ -213,6 +233,16 @@ def mapping_problems(table: Table, files: Files) -> Iterator[FileProblem]:
         table, files, pc.is_in(column, pa.array(from_path, pa.int32())), Code.PARTITION_COLUMN_ABSENT,
         "a column is in their path alone, and DuckDB's reader of Iceberg finds NULL there",
     )  # fmt: skip
+
+
+def _holding(paths: Sequence[str], names: set[str]) -> np.ndarray:
+    """Which files hold a column of one of these names."""
+
+    def holds(path: str) -> bool:
+        with storage.open_input(path, "data file") as source, storage.reading(path, "data file"):
+            return not names.isdisjoint(pq.read_schema(source).names)
+
+    return np.array(storage.parallel(holds, paths), dtype=bool)
 
 
 def _named(
