@@ -211,7 +211,7 @@ def migrate(source: str, target: str, options: Options | None = None, progress: 
         return Report(made, result)
     checks: list[Check] = []
     if options.verify != "none":
-        progress.step("verifying with DuckDB")
+        progress.step("verifying")
         checks += lake.verify(result, writes, options.check_files == "all")
         checks += lake.verify_objects(result.objects)
     if options.verify == "rows":

@@ -245,6 +245,19 @@ def test_version_3_only_where_something_needs_it(lake: Lake, tmp_path: Path) -> 
 
 
 @pytest.mark.slow
+@pytest.mark.slow
+def test_files_with_snapshot_numbers_are_rewritten_for_version_3(tmp_path: Path) -> None:
+    home, warehouse = tmp_path / "l.ducklake", tmp_path / "wh"
+    inserts = [f"INSERT INTO lake.t FROM range({place}, {place + 100})" for place in (0, 100, 200)]
+    steps = ["CALL lake.set_option('data_inlining_row_limit', '0')", "CREATE TABLE lake.t (i BIGINT)", *inserts]
+    assert not any(use(str(home), [*steps, "CALL ducklake_merge_adjacent_files('lake')"]))
+    plan = bridge.plan(f"ducklake:{home}", f"iceberg:{warehouse}", bridge.Options(format_version=3))
+    assert [each.reasons for each in plan.tables[0].rewrites] == [("physical-type",)]
+    assert not bridge.plan(f"ducklake:{home}", f"iceberg:{warehouse}").tables[0].rewrites
+    report = bridge.migrate(f"ducklake:{home}", f"iceberg:{warehouse}", bridge.Options(format_version=3, verify="rows"))
+    assert report.exit_code == 0 and not report.faults
+
+
 def test_row_ids_are_the_lake_s(lake: Lake) -> None:
     lake.do(*CHANGES[:4])
     lake.publish(format_version=3)
