@@ -397,7 +397,7 @@ def test_a_killed_import_goes_on_where_it_was(tmp_path: Path) -> None:
     command += ["--rewrite", "when-needed", "--verify", "none"]
     process = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     until = time.monotonic() + 120
-    while not list(files.glob("main/b/*/.bridge-*/**/*.parquet")) and process.poll() is None:
+    while not list(files.glob("main/b/*/.aside-*/**/*.parquet")) and process.poll() is None:
         assert time.monotonic() < until
         time.sleep(0.01)
     process.send_signal(signal.SIGKILL)
@@ -413,7 +413,7 @@ def test_a_killed_import_goes_on_where_it_was(tmp_path: Path) -> None:
         assert differ(connection, "FROM lake.b", "FROM s.b") == 0
     listed = {path for (path,) in lake_rows(lake, "SELECT path FROM ducklake_data_file")}
     on_disk = [each for each in files.rglob("*") if each.is_file()]
-    assert len(on_disk) == len(listed) and not list(files.rglob(".bridge-*"))
+    assert len(on_disk) == len(listed) and not list(files.rglob(".aside-*"))
 
 
 def test_a_source_that_changes_between_plan_and_copy_is_not_copied(tmp_path: Path) -> None:

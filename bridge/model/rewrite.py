@@ -14,6 +14,7 @@ from bridge.model.types import Field, FieldId
 
 __all__ = [
     "ASIDE",
+    "OWN_DIRECTORY",
     "RESOLVED",
     "WRITTEN",
     "DataFile",
@@ -164,8 +165,11 @@ class FileRewrite:
     left_out: np.ndarray
 
 
+OWN_DIRECTORY = "bridge-"
+"""How the names of directories begin that hold the files of one plan; its id follows."""
+
 ASIDE = ".aside-"
-"""How the names of directories begin that hold unfinished files; the name of what they are for follows."""
+"""How the names of directories begin that hold unfinished files; the name of the work follows, and a dot."""
 
 
 def output_name(path: str) -> str:

@@ -26,8 +26,8 @@ class Aside:
         self._output = output
         self._directory = directory.rstrip("/")
         self._moves: dict[str, str] = {}
-        base = f"{tempfile.gettempdir()}/bridge-{plan}" if scheme(directory) else self._directory
-        self.local = f"{base}/{ASIDE}{output}"
+        base = tempfile.gettempdir() if scheme(directory) else self._directory
+        self.local = f"{base}/{ASIDE}{plan}.{output}"
 
     def finished(self) -> pa.Table | None:
         """WRITTEN rows of a table that is done, its files at their places; None when there is work left."""

@@ -17,7 +17,7 @@ from bridge.model.findings import Code, Finding
 from bridge.model.objects import Macro, ObjectKind, Objects, View
 from bridge.model.options import Options
 from bridge.model.paths import is_within
-from bridge.model.rewrite import Settings
+from bridge.model.rewrite import OWN_DIRECTORY, Settings
 from bridge.model.rewrite import Target as TargetFiles
 from bridge.model.table import Table, TableName
 from bridge.model.types import Field
@@ -233,7 +233,8 @@ class DuckLakeTarget:
         partition, sort = written_layout(table) if table.imported else ((), ())
         level, size = settings.get("parquet_compression_level"), settings.get("target_file_size")
         return TargetFiles(
-            f"{folder}bridge-{plan}",
+            # a lake merges the files of a partition only where they lie in the directory that it would use itself
+            folder.rstrip("/") if partition else f"{folder}{OWN_DIRECTORY}{plan}",
             stored_fields(table.all_fields, self._chosen),
             Settings(
                 compression=settings.get("parquet_compression", "snappy"),
@@ -316,11 +317,11 @@ class DuckLakeTarget:
         """Forget the work of plans that are committed."""
         for name, table, plan in plans:
             root = f"{self.staging}/{self.work(name, plan)}"
-            discard(root, self.files_of(name, table, plan).directory, self._registered_in)
+            discard(root, self.files_of(name, table, plan).directory, self._registered_with)
 
-    def _registered_in(self, directory: str) -> frozenset[str]:
+    def _registered_with(self, text: str) -> frozenset[str]:
         with self._looking() as opened:
-            return frozenset() if opened is None else reads.paths_below(opened, directory)
+            return frozenset() if opened is None else reads.paths_with(opened, text)
 
     def _committed(self) -> Mapping[str, str]:
         with self._looking() as opened:
@@ -332,7 +333,7 @@ class DuckLakeTarget:
 
     def clean(self, plans: Mapping[TableName, str]) -> None:
         """Remove what killed runs of ours left: beside the catalog (a server does so itself), and of their work."""
-        sweep(self.staging, self._catalog, plans, self._committed, self._registered_in)
+        sweep(self.staging, self._catalog, plans, self._committed, self._registered_with)
         if self.place.is_server:
             return
         directory, name = os.path.split(self.place.path)

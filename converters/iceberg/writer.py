@@ -20,7 +20,7 @@ from bridge.model.findings import Code, Finding
 from bridge.model.objects import ObjectKind, Objects
 from bridge.model.options import Options
 from bridge.model.paths import is_within
-from bridge.model.rewrite import Settings
+from bridge.model.rewrite import OWN_DIRECTORY, Settings
 from bridge.model.rewrite import Target as TargetFiles
 from bridge.model.table import Table, TableName
 from bridge.model.types import Field
@@ -127,7 +127,9 @@ class IcebergTarget:
     def files_of(self, name: TableName, table: Table, plan: str) -> TargetFiles:
         """Parquet under Iceberg's types, in a directory of the plan below the table's data."""
         return TargetFiles(
-            f"{self._location(name)}/data/bridge-{plan}", stored_fields(table.all_fields), Settings(compression="zstd")
+            f"{self._location(name)}/data/{OWN_DIRECTORY}{plan}",
+            stored_fields(table.all_fields),
+            Settings(compression="zstd"),
         )
 
     def _location(self, name: TableName) -> str:
@@ -193,9 +195,9 @@ class IcebergTarget:
             marks = {name: bookmark_of(metadata) for name, metadata in found.items()}
             return {table_key(name): mark.plan for name, mark in marks.items() if mark is not None}
 
-        def registered(directory: str) -> frozenset[str]:
+        def registered(text: str) -> frozenset[str]:
             paths = (path for metadata in found.values() for path in every_path(metadata))
-            return frozenset(path for path in paths if f"/{directory}/" in path)
+            return frozenset(path for path in paths if text in path)
 
         sweep(self.staging, self._catalog, plans, committed, registered, others=False)
 

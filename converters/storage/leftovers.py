@@ -18,7 +18,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 
 from bridge.errors import Conflict, Missing, Unreachable
-from bridge.model.rewrite import ASIDE
+from bridge.model.rewrite import ASIDE, OWN_DIRECTORY
 from bridge.model.table import TableName
 from converters import storage
 from converters.storage.claims import OWNER, Claim, claimed
@@ -28,11 +28,12 @@ __all__ = ["Work", "discard", "held", "sweep", "table_key", "work_name"]
 _NOTE = "work.json"
 _WORK = re.compile(r"^[0-9a-f]{16}-[0-9a-f]{8}$")
 _OURS = re.compile(r"^\.?r-[0-9a-f]{32}(-[a-z][0-9a-f]+)*-\d+\.parquet(\.[0-9a-f]{32}\.bridge-tmp)?$")
+_RECORD = re.compile(r"^batch-(r-[0-9a-f]{32}(?:-[a-z][0-9a-f]+)*)\.arrow$")
 _STAGED = re.compile(r"^\.?(batch|positions|owner|work)\b[^/]*$")
 _OTHERS_AGE = 7 * 86_400
 
 Registered = Callable[[str], frozenset[str]]
-"""The paths of a catalog that end with a directory's name and something in it."""
+"""The paths that a catalog refers to and that hold a text."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,24 +78,30 @@ def held(staging: str, catalog: str, table: TableName, plan: str, directory: str
 
 def discard(root: str, directory: str, registered: Registered) -> None:
     """Remove work that is claimed: its files that the catalog does not refer to, then what is staged, then the note."""
+    staged = [each for each, is_directory in storage.list_directory(root) if not is_directory and _STAGED.match(each)]
     if directory:
         name = directory.rsplit("/", 1)[1]
-        _remove_files(directory, {path.rsplit("/", 1)[1] for path in registered(name)})
-    staged = [each for each, is_directory in storage.list_directory(root) if not is_directory and _STAGED.match(each)]
+        told: tuple[str, ...] = (f"{name}/",)
+        ours = _OURS
+        if not name.startswith(OWN_DIRECTORY):  # it is the table's, and others may be at work in it
+            told = tuple(found.group(1) for each in staged if (found := _RECORD.match(each)))
+            ours = re.compile(rf"^({'|'.join(told) or '(?!)'})-\d+\.parquet$")
+        kept = {path.rsplit("/", 1)[-1] for each in told for path in registered(each)}
+        _remove_files(directory, ours, kept, f"{ASIDE}{root.rsplit('/', 1)[1]}.")
     for each in sorted(staged, key=lambda each: each == _NOTE):
         if not each.startswith(OWNER):
             storage.remove(f"{root}/{each}")
 
 
-def _remove_files(directory: str, kept: Set[str]) -> None:
-    """Our files that are not kept, also of partitions, and whatever is unfinished."""
+def _remove_files(directory: str, ours: re.Pattern[str], kept: Set[str], aside: str) -> None:
+    """Files that are called as ours and are not kept, also of partitions, and what is unfinished of this work."""
     for each, is_directory in storage.list_directory(directory):
         path = f"{directory}/{each}"
-        if is_directory and each.startswith(ASIDE):
+        if is_directory and each.startswith(aside):
             storage.remove_tree(path)
-        elif is_directory:
-            _remove_files(path, kept)
-        elif _OURS.match(each) and each not in kept:
+        elif is_directory and "=" in each:
+            _remove_files(path, ours, kept, aside)
+        elif not is_directory and ours.match(each) and each not in kept:
             storage.remove(path)
     storage.remove_directory(directory)
 

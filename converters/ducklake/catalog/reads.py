@@ -37,7 +37,7 @@ __all__ = [
     "live_tables",
     "noted_snapshots",
     "outside_tables",
-    "paths_below",
+    "paths_with",
     "remote_paths",
     "schemas",
     "settings",
@@ -316,14 +316,12 @@ def file_paths(session: Session, table_id: int) -> dict[int, tuple[str, bool]]:
     return {id_: (path, bool(relative)) for id_, path, relative in rows}
 
 
-def paths_below(session: Session, directory: str) -> frozenset[str]:
-    """Everything that the catalog refers to, in any table, as a file right in a directory of some name."""
+def paths_with(session: Session, text: str) -> frozenset[str]:
+    """Everything that the catalog refers to, in any table, by a path that holds a text."""
     found: set[str] = set()
     for name in ("data_file", "delete_file", "files_scheduled_for_deletion"):
         path = table(name).c.path
-        found |= {
-            row[0] for row in session.rows(sa.select(path).where(path.contains(f"{directory}/", autoescape=True)))
-        }
+        found |= {row[0] for row in session.rows(sa.select(path).where(path.contains(text, autoescape=True)))}
     return frozenset(found)
 
 
