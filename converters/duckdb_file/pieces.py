@@ -1,9 +1,9 @@
-"""Rows as Parquet files of the target's size, in their order or sorted.
+"""Rows as Parquet files of the target's size: ranges of the table's order, or sorted.
 
-COPY keeps no order with several threads where it splits (FILE_SIZE_BYTES), but it does where it writes one file. So
-each file is a COPY of its own, of a range of row ids; how many rows make a file is told by a sample, then by
-those written.
-Rows that are sorted and need several files are sorted once, into a temporary table, which DuckDB spills.
+Each file is a COPY of its own, of a range of row ids; how many rows make a file is told by a sample, then by the files
+before. Inside a file the row groups of several threads may change places: to keep them in order costs half as much
+memory again (measured: scripts/bench_import.py). Sorted rows are kept in order; where they need several files they are
+sorted once, into a temporary table, which DuckDB spills.
 """
 
 from __future__ import annotations
@@ -55,6 +55,7 @@ def split(connection: duckdb.DuckDBPyConnection, rows: Rows, target: Target, dir
     """Write all rows to files in a directory of their own."""
     os.makedirs(directory, exist_ok=True)
     order = _order(target.sort)
+    connection.execute(f"SET preserve_insertion_order = {'true' if order else 'false'}")
     size = target.settings.target_bytes
     [(count,)] = connection.execute(f"SELECT count(*) FROM {rows.relation}").fetchall()
     small = rows.bytes is not None and rows.bytes <= size // 4
