@@ -10,6 +10,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+import pyarrow.compute as pc
+
 from bridge.app import Inspection, Report
 from bridge.errors import BridgeError
 from bridge.model.findings import Finding, Severity
@@ -163,6 +165,11 @@ def plan_data(plan: Plan) -> dict[str, Any]:
     }
 
 
+def _import_line(each: TablePlan) -> str:
+    rows = pc.sum(each.data.table.column("record_count")).as_py() if each.data is not None else 0
+    return f"  copy: {rows or 0} rows (about {size_text(sum(one.bytes for one in each.rewrites))})"
+
+
 def plan_text(plan: Plan) -> list[str]:
     """A plan for people."""
     lines = [f"plan {plan.id}: {plan.source} -> {plan.target}"]
@@ -171,7 +178,9 @@ def plan_text(plan: Plan) -> list[str]:
             f"{_VERBS[each.action]} {each.target}"
             + ("" if str(each.source) == str(each.target) else f" from {each.source}")
         )
-        if each.action in (Action.CREATE, Action.APPEND):
+        if each.action in (Action.CREATE, Action.APPEND) and each.table is not None and each.table.imported:
+            lines.append(_import_line(each))
+        elif each.action in (Action.CREATE, Action.APPEND):
             lines.append(
                 f"  register in place: {each.files} data files ({size_text(each.bytes)}) in {each.snapshots} snapshots"
             )
@@ -264,8 +273,11 @@ def report_text(report: Report) -> list[str]:
     rewritten = {
         each.target: sum(one.files + one.history_files for one in each.rewrites) for each in report.plan.tables
     }
+    imported = {each.target for each in report.plan.tables if each.table is not None and each.table.imported}
     for each in report.result.tables:
         copied = f"{rewritten[each.name]} of them rewritten" if rewritten.get(each.name) else "no byte copied"
+        if each.name in imported:
+            copied = "its rows copied"
         lines.append(f"done: {each.name}, {each.files} data files in {each.snapshots} snapshots, {copied}")
     if report.result.objects:
         kinds = [each.object.kind.value for each in report.result.objects]
