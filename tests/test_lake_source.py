@@ -510,6 +510,28 @@ def test_oldest_catalogs_are_refused_with_advice(tmp_path: Path) -> None:
     assert "AUTOMATIC_MIGRATION" in refused.value.hint
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "damage",
+    [
+        "DROP TABLE ducklake_column",
+        "DELETE FROM ducklake_schema",
+        "UPDATE ducklake_column SET column_type = NULL",
+        "UPDATE ducklake_data_file SET path = NULL",
+        "ALTER TABLE ducklake_data_file DROP COLUMN table_id",
+        "UPDATE ducklake_inlined_delete_1 SET begin_snapshot = NULL",
+    ],
+)
+def test_damaged_catalog_is_refused_by_name(damage: str, lake: Path, tmp_path: Path) -> None:
+    attach = str(tmp_path / "lake.ducklake")
+    shutil.copyfile(lake, attach)
+    with duckdb.connect(attach) as catalog:
+        catalog.execute(damage)
+    with pytest.raises(Blocked):
+        source = open_source(attach, Options(check_files="none"))
+        source.open(source.tables()[0]).files(Silent())
+
+
 @needs_shared
 @pytest.mark.slow
 def test_rows_of_an_older_catalog(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

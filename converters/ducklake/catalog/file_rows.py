@@ -106,7 +106,10 @@ def read_rows(session: Session, table_id: int, head: int) -> FileRows:
     held = inlined_deletes(table_id)
     if session.has_table(held.name):
         parts = list(frames(session, sa.select(held.c.file_id, held.c.row_id, held.c.begin_snapshot), _NOTED))
-        noted = pl.concat([noted, *parts]).filter(begun)
+        noted = pl.concat([noted, *parts])
+        if sum(noted.null_count().row(0)):
+            raise Blocked(f"{held.name} of {session.place.path} has rows with NULL", code="metadata-unreadable")
+        noted = noted.filter(begun)
     return FileRows(
         data=catalog.frame("data_file", _DATA, mine).filter(begun),
         deletes=catalog.frame("delete_file", _DELETE, mine).filter(begun),

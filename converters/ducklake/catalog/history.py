@@ -389,7 +389,8 @@ def _deletes(session: Session, catalog: Overlay, table_id: int, mine: Any) -> It
     """The spans in which rows were deleted, as far as the catalog tells without the delete files."""
     query = catalog.select("delete_file", "begin_snapshot", "partial_max", where=mine)
     for begin, last in session.rows(query.distinct()) if query is not None else ():
-        yield begin, last or begin
+        if begin is not None:
+            yield begin, last or begin
     query = catalog.select("data_file", "end_snapshot", where=mine)
     for (end,) in session.rows(query.distinct()) if query is not None else ():
         if end is not None:
@@ -402,4 +403,5 @@ def _deletes(session: Session, catalog: Overlay, table_id: int, mine: Any) -> It
     noted = inlined_deletes(table_id)
     if session.has_table(noted.name):
         for (begin,) in session.rows(sa.select(noted.c.begin_snapshot).distinct()):
-            yield begin, begin
+            if begin is not None:
+                yield begin, begin

@@ -111,7 +111,14 @@ class Overlay:
             text = stated is not None and str(stated.type) in ("UUID", "TIMESTAMP WITH TIME ZONE")
             made.append((sa.cast(column, sa.String) if text and each in held.c else column).label(each))
         query = sa.select(*made)
-        return query if where is None else query.where(where(held.c))
+        try:
+            return query if where is None else query.where(where(held.c))
+        except AttributeError as error:
+            raise Blocked(
+                f"catalog {self.session.place.path} is damaged: {held.name} has no column {error}",
+                code="metadata-unreadable",
+                hint="restore the catalog",
+            ) from error
 
     def rows(self, name: str, *columns: str, where: Condition | None = None) -> list[Any]:
         """The rows of a small table; columns that a version lacks are None."""
