@@ -83,6 +83,14 @@ def test_some_kinds_answer_as_their_source(tmp_path: Path) -> None:
     assert judge_iceberg(made, ["pyiceberg"], tmp_path / "judge") == []
 
 
+def without_defaults(faults: Sequence[str], engine: str) -> list[str]:
+    """Without what Iceberg Java 1.10.2 and PyIceberg 0.12 answer wrongly when they filter by the column e, whose value
+    is a default in older files (finding default-readers); the rows themselves are compared all the same."""
+    if engine == "duckdb":
+        return list(faults)
+    return [each for each in faults if "`e`" not in each and "name='e'" not in each]
+
+
 class Lake:
     """A lake that DuckDB changes, and what it answers."""
 
@@ -144,7 +152,8 @@ def test_a_lake_answers_at_every_snapshot_after_every_change(engine: str, lake: 
     before = tree_hash(lake.files)
     report = lake.publish()
     assert report.exit_code == 0 and not report.faults
-    assert judge_iceberg([lake.expected()], [engine], tmp_path / "judge") == []
+    assert "default-readers" in {each.code.text for each in report.plan.tables[0].findings}
+    assert without_defaults(judge_iceberg([lake.expected()], [engine], tmp_path / "judge"), engine) == []
     assert tree_hash(lake.files) == before
 
 
@@ -174,7 +183,7 @@ def test_changes_published_one_by_one_answer_at_every_snapshot(engine: str, lake
     for place, change in enumerate(CHANGES):
         lake.do(change)
         assert lake.publish(verify="none").exit_code == 0, place
-    assert judge_iceberg([lake.expected()], [engine], tmp_path / "judge") == []
+    assert without_defaults(judge_iceberg([lake.expected()], [engine], tmp_path / "judge"), engine) == []
 
 
 def appended(table: Path) -> int:
