@@ -33,7 +33,7 @@ _ENOUGH = 1.5
 def copy_table(
     connection: duckdb.DuckDBPyConnection, place: TablePlace, target: Target, local: str
 ) -> Sequence[Copied]:
-    """Write a table's rows to files in the directory `local`; in their order, unless they are sorted or partitioned."""
+    """Write a table's rows to files in the directory `local`, sorted and partitioned as the target says."""
     chosen = selected(connection, place, target.fields)
     columns = ", ".join(f"{sql} AS {identifier(each.name)}" for each, sql in chosen)
     if not target.partition:

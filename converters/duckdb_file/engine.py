@@ -61,7 +61,7 @@ class CopyEngine:
                 copied = copy_table(connection, place, target, aside.local)
             except duckdb.Error as error:
                 raise _failed(what, held, error) from error
-        rows = _rows(copied, aside, target)
+        rows = _rows(copied, aside)
         source.check(sum(each.record_count for each in copied))
         return aside.finish(pa.Table.from_pylist(rows, schema=WRITTEN))
 
@@ -73,11 +73,9 @@ class CopyEngine:
         """Nothing runs on."""
 
 
-def _rows(copied: Sequence[Copied], aside: Aside, target: Target) -> list[dict[str, object]]:
+def _rows(copied: Sequence[Copied], aside: Aside) -> list[dict[str, object]]:
     """WRITTEN rows, with the places that the files are to have."""
     made: list[dict[str, object]] = []
-    first = 0
-    moved = bool(target.sort or target.partition)
     for number, each in enumerate(copied):
         made.append(
             {
@@ -86,12 +84,11 @@ def _rows(copied: Sequence[Copied], aside: Aside, target: Target) -> list[dict[s
                 "record_count": each.record_count,
                 "size": each.size,
                 "footer_size": each.footer_size,
-                "first_row": None if moved else first,
+                "first_row": None,  # row groups may have changed places
                 "partition": list(each.partition),
                 "stats": [asdict(stat) for stat in each.stats],
             }
         )
-        first += each.record_count
     return made
 
 
