@@ -39,10 +39,8 @@ UNSTABLE = {
 }
 QUICK_CUTS = {"evo_float_double"}
 FOLLOWED = {
-    "addfiles_nested", "delete_all", "evo_decimal", "evo_list_struct", "evo_readd", "evo_readd_type", "evo_rename",
-    "evo_reorder", "evo_swap", "hist_expired_mor", "mor_spec_evo", "overwrite", "part_bucket", "part_identity",
-    "sort_order", "spec_evo", "stats_nan", "v2_cow", "v2_mor_compact", "v2_mor_dropfile", "v2_mor_update_merge",
-    "v3_default", "v3_dv_twice", "v3_lineage", "v3_unknown", "v3_upgraded",
+    "addfiles_nested", "delete_all", "evo_list_struct", "evo_readd", "evo_reorder", "hist_expired_mor", "mor_spec_evo",
+    "part_identity", "spec_evo", "stats_nan", "v2_mor_compact", "v2_mor_update_merge", "v3_default", "v3_dv_twice",
 }  # fmt: skip
 
 

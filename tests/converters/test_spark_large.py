@@ -31,7 +31,10 @@ def bench() -> Any:
     return made
 
 
-@pytest.mark.parametrize(("kind", "layout"), [("parquet", "one row in three deleted"), ("orc", "sorted")])
+@pytest.mark.parametrize(
+    ("kind", "layout"),
+    [("parquet", "one row in three deleted"), pytest.param("orc", "sorted", marks=pytest.mark.exhaustive)],
+)
 def test_memory_does_not_grow_with_the_file(kind: str, layout: str, bench: Any, tmp_path: Path) -> None:
     peaks = []
     for rows in (SMALL, LARGE):
