@@ -21,6 +21,7 @@ import duckdb
 from bridge.errors import Blocked, BridgeError, Conflict, Missing, Unanswered, Unreachable, UsageError
 from bridge.model.options import Options
 from bridge.model.paths import normalise, scheme
+from converters.parquet import quiet
 from converters.parquet.sql import identifier, literal
 
 __all__ = ["ALIAS", "KEY_VARIABLE", "File", "file_at", "opened", "state_of"]
@@ -139,7 +140,7 @@ def opened(file: File, expected: str | None = None, alias: str | None = ALIAS) -
         }
         if file.memory_limit is not None:
             settings["memory_limit"] = file.memory_limit
-        connection = duckdb.connect(config=settings)
+        connection = quiet.connect(config=settings)
         try:
             connection.execute("SET TimeZone = 'UTC'; SET arrow_lossless_conversion = true")
             if alias is None:  # leave the file every name that it may have, `memory` among them

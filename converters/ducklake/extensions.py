@@ -5,6 +5,7 @@ from __future__ import annotations
 import duckdb
 
 from bridge.errors import Unreachable
+from converters.parquet import quiet
 from converters.parquet.extensions import load, packaged
 
 __all__ = ["connect", "examine", "load", "needed", "packaged"]
@@ -26,7 +27,7 @@ def needed(backend: str) -> list[str]:
 
 def connect(*names: str) -> duckdb.DuckDBPyConnection:
     """An in-memory DuckDB in UTC with the extensions loaded."""
-    connection = duckdb.connect()
+    connection = quiet.connect()
     connection.execute("SET TimeZone = 'UTC'")
     for name in names:
         load(connection, name)
@@ -38,7 +39,7 @@ def _installed(name: str) -> bool:
     if packaged(name) is not None:
         return True
     query = "SELECT installed FROM duckdb_extensions() WHERE extension_name = ?"
-    return (True,) in duckdb.connect().execute(query, [name]).fetchall()
+    return (True,) in quiet.connect().execute(query, [name]).fetchall()
 
 
 def examine() -> dict[str, tuple[bool, str, str]]:

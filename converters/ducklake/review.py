@@ -7,8 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 
-import duckdb
-
 from bridge.model.findings import Code, Finding
 from bridge.model.schema import Placed, Schema, walk
 from bridge.model.table import Table
@@ -16,6 +14,7 @@ from bridge.model.types import NestedDefault, Struct, UnknownType
 from converters.ducklake.columns import default_text
 from converters.ducklake.partition import layout_findings
 from converters.ducklake.types import TYPE_CHOICES, duckdb_type, is_renamed, type_name
+from converters.parquet import quiet
 
 __all__ = ["kept_schemas", "nul_text", "review_table"]
 
@@ -117,7 +116,7 @@ def _defaults(subject: str, placed: Sequence[Placed], chosen: Mapping[str, str])
 
 
 def _casts(text: str, name: str) -> bool:
-    with duckdb.connect() as connection:
+    with quiet.connect() as connection:
         query = f"SELECT TRY_CAST(? AS {duckdb_type(name)}) IS NOT NULL"
         return bool(connection.execute(query, [text]).fetchall()[0][0])
 

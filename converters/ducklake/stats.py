@@ -8,12 +8,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-import duckdb
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from bridge.model.files import StatsBatch
+from converters.parquet import quiet
 
 __all__ = ["FILE_STATS", "Hull", "Renderer", "TableStat"]
 
@@ -37,7 +37,7 @@ class Renderer:
     """Turns typed bounds into the text that DuckDB itself would write for them."""
 
     def __init__(self) -> None:
-        self._connection = duckdb.connect()
+        self._connection = quiet.connect()
         self._connection.execute("SET TimeZone = 'UTC'")
 
     def text(self, values: pa.Array, type_: str = "") -> pa.Array:

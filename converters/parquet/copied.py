@@ -17,6 +17,7 @@ import pyarrow.parquet as pq
 
 from bridge.model.schema import walk
 from bridge.model.types import ColumnType, Field, FieldId, Fixed, Geo, Leaf, ListOf, MapOf, Struct
+from converters.parquet import quiet
 from converters.parquet.footer import read_footer
 from converters.parquet.sql import arrow_type, duckdb_type
 
@@ -163,7 +164,7 @@ def typed_stats(written: pa.Table, fields: tuple[Field, ...]) -> Iterator[tuple[
     if not len(flat):
         return
     parts = pa.table({name: flat.field(name) for name in flat.type.names}).append_column("file", owners)
-    with duckdb.connect() as connection:
+    with quiet.connect() as connection:
         connection.execute("SET TimeZone = 'UTC'")
         for field in (each.field for each in walk(fields) if each.is_leaf):
             mine = parts.filter(pc.equal(parts.column("field"), int(field.id)))

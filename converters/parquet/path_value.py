@@ -9,10 +9,10 @@ from datetime import date, datetime, time
 from typing import Any
 from urllib.parse import unquote
 
-import duckdb
 import pyarrow as pa
 
 from bridge.model.types import ColumnType, Decimal, Fixed, Leaf, Time, Timestamp, Unit
+from converters.parquet import quiet
 
 __all__ = ["Unreadable", "comparable", "path_values", "read_texts", "segments"]
 
@@ -69,7 +69,7 @@ def read_texts(texts: Sequence[str], type_: ColumnType) -> list[object]:
             decoded.append(_decoded(text))
     asked = pa.table({"t": pa.array([each if isinstance(each, str) else None for each in decoded], pa.string())})
     answers = []
-    with duckdb.connect() as connection:
+    with quiet.connect() as connection:
         for zone in _ZONES if sql == "TIMESTAMPTZ" else _ZONES[:1]:
             connection.execute(f"SET TimeZone = '{zone}'")
             connection.register("asked", asked)

@@ -12,6 +12,7 @@ import pyarrow.compute as pc
 
 from bridge.errors import Blocked, Unreachable
 from bridge.model.types import ColumnType, Default, Expression, Field, ListOf, MapOf, NestedDefault, Struct
+from converters.parquet import quiet
 from converters.parquet.sql import arrow_type, duckdb_type
 from converters.spark.casts import Mismatch, cast, check
 from converters.spark.plan import DataFile, Name
@@ -228,6 +229,6 @@ def _constant(field: Field, text: Default | None) -> pa.Scalar | None:
 
 
 def _values(text: str, type_: ColumnType) -> pa.Table:
-    with duckdb.connect() as connection:
+    with quiet.connect() as connection:
         connection.execute("SET TimeZone = 'UTC'")
         return connection.execute(f"SELECT CAST(? AS {duckdb_type(type_)}) AS v", [text]).to_arrow_table()

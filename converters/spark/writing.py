@@ -23,6 +23,7 @@ from bridge.errors import BridgeError, Unreachable
 from bridge.model.paths import scheme
 from bridge.model.types import Field
 from converters import storage
+from converters.parquet import quiet
 from converters.parquet.copied import ColumnStat, column_stats
 from converters.parquet.sql import field_ids, identifier, literal, written
 from converters.spark.plan import Settings
@@ -48,7 +49,7 @@ class Piece:
 def connect(settings: Settings) -> Iterator[duckdb.DuckDBPyConnection]:
     """A DuckDB in UTC within a task's limits, with a directory of its own to spill to."""
     with tempfile.TemporaryDirectory(prefix="bridge-spill-") as spill:
-        connection = duckdb.connect(
+        connection = quiet.connect(
             config={
                 "threads": str(settings.threads),
                 "memory_limit": f"{settings.memory}B",

@@ -22,6 +22,7 @@ from converters.ducklake.catalog.session import Session
 from converters.ducklake.columns import ColumnRow, sql_type
 from converters.ducklake.identifiers import identifier
 from converters.ducklake.projection import Level
+from converters.parquet import quiet
 
 __all__ = ["Held", "columns_of_version", "held_rows", "levels_of"]
 
@@ -79,7 +80,7 @@ def held_rows(session: Session, name: str, begin: int, columns: Sequence[ColumnV
         made[f"c{place}"] = pa.array(values, pa.binary() if each.type == "blob" else pa.string())
         typed = f"c{place}" if each.type == "blob" else f"CAST(c{place} AS {sql_type(rows, each.id)})"
         casts.append(f"{typed} AS {identifier(each.name)}")
-    with closing(duckdb.connect()) as connection:
+    with closing(quiet.connect()) as connection:
         connection.execute("SET TimeZone = 'UTC'")
         connection.register("inlined", pa.table(made))
         yield Held(connection, f"(SELECT row_id, {', '.join(casts)} FROM inlined ORDER BY row_id)", levels)

@@ -123,7 +123,14 @@ def is_still(path: str) -> bool:
 def _engine(place: Place, write: bool) -> sa.Engine:
     if place.backend == "duckdb":
         url = sa.URL.create("duckdb", database=place.path)
-        return sa.create_engine(url, poolclass=NullPool, connect_args={} if write else {"read_only": True})
+        engine = sa.create_engine(url, poolclass=NullPool, connect_args={} if write else {"read_only": True})
+
+        @sa.event.listens_for(engine, "connect")
+        def _quiet(connection: Any, _: object) -> None:
+            # its progress bar goes to standard output
+            connection.execute("SET enable_progress_bar = false")
+
+        return engine
     url = sa.URL.create("sqlite", database=place.path)
     if not write and is_still(place.path):
         # SQLAlchemy takes other options of SQLite in the query, and leaves the path alone then

@@ -13,6 +13,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from bridge.model.types import ColumnType, Decimal, Leaf, Time, Timestamp, Unit
+from converters.parquet import quiet
 
 __all__ = ["arrow_type", "encoded", "typed"]
 
@@ -74,10 +75,9 @@ def _one(value: pa.Scalar, wanted: pa.DataType) -> object:
 
 def _parsed(values: pa.Array, wanted: pa.DataType) -> pa.Array:
     """DuckDB's own text of a value, as a lake and rewritten files state it."""
-    import duckdb
 
     from_text = pa.table({"text": values})
-    with duckdb.connect() as connection:
+    with quiet.connect() as connection:
         connection.execute("SET TimeZone = 'UTC'")
         connection.register("from_text", from_text)
         found = connection.execute(f"SELECT TRY_CAST(text AS {_word(wanted)}) AS bound FROM from_text").to_arrow_table()

@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 from bridge.ports import Rows
+from converters.parquet import quiet
 
 __all__ = ["difference"]
 
 
 def difference(mine: Rows, theirs: Rows) -> str:
     """How the first differ from the second; empty when they do not."""
-    import duckdb
     import pyarrow as pa
 
     held, wanted = pa.Table.from_batches(list(mine), mine.schema), pa.Table.from_batches(list(theirs), theirs.schema)
     columns = ", ".join('"' + name.replace('"', '""') + '"' for name in wanted.schema.names)
-    with duckdb.connect() as connection:
+    with quiet.connect() as connection:
         connection.execute("SET TimeZone = 'UTC'")
         connection.register("mine", held)
         connection.register("theirs", wanted)
