@@ -396,6 +396,35 @@ def test_partitions_are_those_of_the_lakes_own_inserts(
         assert differ(connection, "FROM lake.t", "(FROM s.t) UNION ALL (FROM s.t)") == 0
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("partition", ["hour(ts)", "d,s,i", "bucket(3,k),bucket(2,i)"])
+def test_partitions_compact_with_what_the_lake_adds_to_them(tmp_path: Path, partition: str) -> None:
+    source = made(
+        tmp_path / "s.duckdb",
+        "CREATE TABLE t AS SELECT i % 4 AS i, 'k' || (i % 5) AS k, TIMESTAMP '2024-01-01' + to_minutes((i * 37) % 300) "
+        "AS ts, DATE '2024-01-01' + (i % 2)::INTEGER AS d, CASE WHEN i % 3 > 0 THEN 'a b/' || (i % 3) END AS s, "
+        "i AS id FROM range(2000) r(i)",
+    )
+    lake = tmp_path / "l.ducklake"
+    assert migrate(source, lake, "--partition-by", partition, "--verify", "none").code == 0
+    count = "SELECT count(*) FROM ducklake_data_file WHERE end_snapshot IS NULL"
+    [(files,)] = lake_rows(lake, count)
+    after = [
+        "CALL lake.set_option('data_inlining_row_limit', 0)",
+        f"ATTACH '{source}' AS s (READ_ONLY)",
+        "INSERT INTO lake.t FROM s.t",
+        "CALL ducklake_merge_adjacent_files('lake')",
+        "DELETE FROM lake.t WHERE id % 7 = 0",
+        "CALL ducklake_rewrite_data_files('lake', delete_threshold => 0.1)",
+    ]
+    assert use(str(lake), after) == [""] * len(after)
+    assert lake_rows(lake, count) == [(files,)]
+    assert lake_rows(lake, "SELECT count(*) FROM ducklake_delete_file WHERE end_snapshot IS NULL") == [(0,)]
+    with both(source, lake) as connection:
+        rows = "(FROM s.t WHERE id % 7 > 0)"
+        assert differ(connection, "FROM lake.t", f"{rows} UNION ALL {rows}") == 0
+
+
 EQUAL = (
     "i, d::VARCHAR AS d, f::VARCHAR AS f, signbit(d), p, s, iv::VARCHAR AS iv, l::VARCHAR AS l, m::VARCHAR AS m, "
     "v::VARCHAR AS v"
