@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import duckdb
+import pyarrow as pa
 import pytest
 
 from tests.judge import Subject, Version, judge
@@ -93,6 +94,9 @@ needs_cases = pytest.mark.skipif(
     not (SHARED / "cases").exists(), reason="the shared cases are not beside this checkout"
 )
 
+WKB = r"\x01\x01\x00\x00\x00" + r"\x00" * 6 + r"\xF0?" + r"\x00" * 7 + "@"
+"""POINT (1 2), as DuckDB writes a blob."""
+
 # type, values, what it becomes without being asked, the cast that brings the values back from `{}`
 REVERSIBLE: Sequence[tuple[str, tuple[str, ...], str, str]] = (
     ("ENUM('b', 'a''s')", ("'b'", "'a''s'", "NULL",), "VARCHAR", "CAST({} AS ENUM('b', 'a''s'))"),
@@ -111,6 +115,12 @@ REVERSIBLE: Sequence[tuple[str, tuple[str, ...], str, str]] = (
     ("TIME_NS", ("'23:59:59.999999999'::TIME_NS",), "VARCHAR", "CAST({} AS TIME_NS)"),
     ("TIMETZ", ("'12:00:00.5+00'::TIMETZ", "NULL",), "TIME WITH TIME ZONE", "{}"),
     ("TIMETZ", ("'12:00:00+05:30'::TIMETZ", "'06:30:00+00'::TIMETZ",), "VARCHAR", "CAST({} AS TIMETZ)"),
+    ("TIMETZ", ("'24:00:00+00'::TIMETZ", "'00:00:00+00'::TIMETZ",), "VARCHAR", "CAST({} AS TIMETZ)"),
+    ("TIMETZ[]", ("['24:00:00+00'::TIMETZ]", "NULL",), "VARCHAR[]", "CAST({} AS TIMETZ[])"),
+    ("GEOMETRY[]", ("['POINT Z (1 2 0.1)'::GEOMETRY, NULL, 'POINT EMPTY'::GEOMETRY]", "NULL",), "BLOB[]",
+     "list_transform({}, lambda g: ST_GeomFromWKB(g))"),
+    ("STRUCT(g GEOMETRY('OGC:CRS84'), i INTEGER)", ("{'g': 'POINT (1 2)'::GEOMETRY, 'i': 1}", "NULL",),
+     "STRUCT(g BLOB, i INTEGER)", "CASE WHEN {0} IS NOT NULL THEN {{'g': ST_GeomFromWKB({0}.g), 'i': {0}.i}} END"),
     ("INTERVAL", ("INTERVAL '14 months 3 days 1001 milliseconds'", "NULL",), "INTERVAL", "{}"),
     ("INTERVAL", ("INTERVAL '3 microseconds'", "INTERVAL '-1 month'",), "VARCHAR", "CAST({} AS INTERVAL)"),
     ("INTERVAL", ("to_milliseconds(5000000000)",), "VARCHAR", "CAST({} AS INTERVAL)"),
@@ -128,6 +138,9 @@ REVERSIBLE: Sequence[tuple[str, tuple[str, ...], str, str]] = (
      ("[{'u': union_value(h := 5::HUGEINT), 'tag': '1'::BIT}, NULL]", "NULL",),
      "STRUCT(u STRUCT(tag VARCHAR, t TIME, h DECIMAL(38,0)), tag VARCHAR)[]", ""),
     ("STRUCT(v VARIANT)", ("{'v': 1::VARIANT}", "NULL",), "STRUCT(v JSON)", ""),
+    ("MAP(VARCHAR, GEOMETRY)", ("MAP {'a': 'POINT (1 2)'::GEOMETRY}", "NULL",), "MAP(VARCHAR, BLOB)", ""),
+    ("UNION(g GEOMETRY, i INTEGER)", ("union_value(g := 'POINT (1 2)'::GEOMETRY)", "union_value(i := 2)",),
+     "STRUCT(tag VARCHAR, g BLOB, i INTEGER)", ""),
 )  # fmt: skip
 
 
@@ -171,6 +184,8 @@ def test_nested_values_are_those_of_the_source(typed: tuple[Path, Path, Ran]) ->
             None,
         ],
         "STRUCT(v VARIANT)": ["{'v': 1}", None],
+        "MAP(VARCHAR, GEOMETRY)": [f"{{a={WKB}}}", None],
+        "UNION(g GEOMETRY, i INTEGER)": [f"{{'tag': g, 'g': {WKB}, 'i': NULL}}", "{'tag': i, 'g': NULL, 'i': 2}"],
     }
     with both(source, lake) as connection:
         for type_, texts in expected.items():
@@ -181,11 +196,14 @@ def test_nested_values_are_those_of_the_source(typed: tuple[Path, Path, Ran]) ->
 def test_what_does_not_fit_an_asked_type_is_blocked_before_anything_is_written(tmp_path: Path) -> None:
     source = made(
         tmp_path / "s.duckdb",
-        "CREATE TABLE t (h HUGEINT, s STRUCT(t TIME_NS)[])",
-        "INSERT INTO t VALUES (170141183460469231731687303715884105727, [{'t': '00:00:00.000000001'}]), (1, NULL)",
+        "CREATE TABLE t (h HUGEINT, s STRUCT(t TIME_NS)[], z TIMETZ)",
+        "INSERT INTO t VALUES (170141183460469231731687303715884105727, [{'t': '00:00:00.000000001'}], '24:00:00+00'), "
+        "(1, NULL, NULL)",
     )
-    code, said = refused(source, tmp_path / "l.ducklake", "--type-map", "hugeint=decimal", "--type-map", "time_ns=time")
-    assert code == 3 and said.count("type-range") == 2
+    asked = ("hugeint=decimal", "time_ns=time", "timetz=timetz")
+    maps = [part for each in asked for part in ("--type-map", each)]
+    code, said = refused(source, tmp_path / "l.ducklake", *maps)
+    assert code == 3 and said.count("type-range") == 3
     assert "column s.element.t: 1 row does not fit" in said
     assert [each.name for each in tmp_path.iterdir()] == ["s.duckdb"]
 
@@ -202,6 +220,42 @@ def test_the_user_chooses_types(tmp_path: Path) -> None:
     assert ran.code == 0, ran.err
     with both(source, tmp_path / "l.ducklake") as connection:
         assert connection.execute("FROM lake.t").fetchall() == [("1", 1, "7")]
+
+
+NANS: Sequence[tuple[str, str, int]] = (
+    ("DOUBLE", "N", 1),
+    ("MAP(VARCHAR, DOUBLE)", "MAP {'a': N, 'b': 1, 'c': N}", 2),
+    ("MAP(FLOAT, INTEGER)", "MAP {N: 1, 2.0: NULL}", 1),
+    ("MAP(DOUBLE, FLOAT)[]", "[MAP {N: N}, NULL, MAP {}, MAP {1: N, N: N}]", 5),
+    ("STRUCT(m MAP(VARCHAR, DOUBLE), d DOUBLE)", "{'m': MAP {'a': N}, 'd': 1}", 1),
+    ("MAP(INTEGER, MAP(FLOAT, DOUBLE[]))", "MAP {1: MAP {N: [N, 1, N]}, 2: NULL}", 3),
+    (
+        "MAP(VARCHAR, STRUCT(x DOUBLE, y DOUBLE)[])",
+        "MAP {'a': [{'x': N, 'y': 1}, NULL, {'x': N, 'y': N}]}",
+        3,
+    ),
+)
+
+
+def test_nan_is_counted_at_every_level(tmp_path: Path) -> None:
+    from converters.duckdb_file.types import Mapper
+    from converters.parquet.copied import column_stats
+    from converters.parquet.sql import field_ids
+
+    for number, (type_, text, expected) in enumerate(NANS):
+        value = text.replace("N", "'nan'::DOUBLE").replace("'nan'::DOUBLEULL", "NULL")
+        path = str(tmp_path / f"{number}.parquet")
+        with duckdb.connect() as connection:
+            # a column whose dotted name is that of a leaf of the other one
+            connection.execute(f'CREATE TABLE t (v {type_}, "v.m" DOUBLE, "v.key_value.key" DOUBLE)')
+            connection.execute(f"INSERT INTO t VALUES (CAST({value} AS {type_}), 1, 1), (NULL, 2, 2), ({value}, 3, 3)")
+            mapper = Mapper("t", {}, {})
+            found = connection.sql("FROM t")
+            fields = tuple(mapper.column(*each) for each in zip(found.columns, found.types, strict=True))
+            copy = f"COPY t TO '{path}' (FORMAT parquet, FIELD_IDS {field_ids(fields)}, RETURN_STATS)"
+            [(*_, told, _)] = connection.execute(copy).fetchall()
+            stats = column_stats(connection, fields, told, path)
+        assert sum(each.nans or 0 for each in stats) == 2 * expected, type_
 
 
 def test_rows_are_copied_only_when_that_is_allowed(tmp_path: Path) -> None:
@@ -340,6 +394,99 @@ def test_partitions_are_those_of_the_lakes_own_inserts(
     assert use(str(lake), after) == [""] * 3
     with both(source, lake) as connection:
         assert differ(connection, "FROM lake.t", "(FROM s.t) UNION ALL (FROM s.t)") == 0
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("partition", ["hour(ts)", "d,s,i", "bucket(3,k),bucket(2,i)"])
+def test_partitions_compact_with_what_the_lake_adds_to_them(tmp_path: Path, partition: str) -> None:
+    source = made(
+        tmp_path / "s.duckdb",
+        "CREATE TABLE t AS SELECT i % 4 AS i, 'k' || (i % 5) AS k, TIMESTAMP '2024-01-01' + to_minutes((i * 37) % 300) "
+        "AS ts, DATE '2024-01-01' + (i % 2)::INTEGER AS d, CASE WHEN i % 3 > 0 THEN 'a b/' || (i % 3) END AS s, "
+        "i AS id FROM range(2000) r(i)",
+    )
+    lake = tmp_path / "l.ducklake"
+    assert migrate(source, lake, "--partition-by", partition, "--verify", "none").code == 0
+    count = "SELECT count(*) FROM ducklake_data_file WHERE end_snapshot IS NULL"
+    [(files,)] = lake_rows(lake, count)
+    after = [
+        "CALL lake.set_option('data_inlining_row_limit', 0)",
+        f"ATTACH '{source}' AS s (READ_ONLY)",
+        "INSERT INTO lake.t FROM s.t",
+        "CALL ducklake_merge_adjacent_files('lake')",
+        "DELETE FROM lake.t WHERE id % 7 = 0",
+        "CALL ducklake_rewrite_data_files('lake', delete_threshold => 0.1)",
+    ]
+    assert use(str(lake), after) == [""] * len(after)
+    assert lake_rows(lake, count) == [(files,)]
+    assert lake_rows(lake, "SELECT count(*) FROM ducklake_delete_file WHERE end_snapshot IS NULL") == [(0,)]
+    with both(source, lake) as connection:
+        rows = "(FROM s.t WHERE id % 7 > 0)"
+        assert differ(connection, "FROM lake.t", f"{rows} UNION ALL {rows}") == 0
+
+
+EQUAL = (
+    "i, d::VARCHAR AS d, f::VARCHAR AS f, signbit(d), p, s, iv::VARCHAR AS iv, l::VARCHAR AS l, m::VARCHAR AS m, "
+    "v::VARCHAR AS v"
+)
+"""Columns as what tells equal values apart."""
+
+
+@pytest.mark.slow
+def test_equal_values_stay_those_that_they_are(tmp_path: Path) -> None:
+    values = "['-0.0', '0.0', '1', '-1', 'nan', '-nan', NULL]"
+    spans = "['30 days', '1 month', '720:00:00']"
+    source = made(
+        tmp_path / "s.duckdb",
+        f"CREATE TABLE t AS SELECT i, ({values})[1 + i % 7]::DOUBLE AS d, ({values})[1 + i % 3]::FLOAT AS f, "
+        f"i % 2 AS p, md5(i::VARCHAR) AS s, ({spans})[1 + i % 3]::INTERVAL AS iv, "
+        "[{'x': d}] AS l, MAP {'a': f} AS m, d::VARIANT AS v FROM range(140000) r(i)",
+        *(f"CREATE TABLE only_{each} AS SELECT i, {each} FROM t" for each in ("d", "f", "iv", "l", "m", "v")),
+    )
+    ways: list[tuple[str, ...]] = [("--sort-by", f"t={key}") for key in ("d", "f DESC NULLS FIRST, d")]
+    ways += [(), ("--sort-by", "t=d,f DESC", "--partition-by", "t=p,d")]
+    for number, options in enumerate(ways):
+        lake = tmp_path / f"{number}.ducklake"
+        if number < 2:  # several files, of a table that was sorted before
+            assert use(str(lake), ["CALL lake.set_option('target_file_size', '2MB')"]) == [""]
+        ran = migrate(source, lake, *options, *(() if "--sort-by" not in options else ("--table", "t")))
+        assert ran.code == 0, ran.err
+        with both(source, lake) as connection:
+            assert differ(connection, f"SELECT {EQUAL} FROM lake.t", f"SELECT {EQUAL} FROM s.t") == 0, options
+            for each in ("d", "f", "iv", "l", "m", "v") if not options else ():
+                rows = f"SELECT i, {each}::VARCHAR FROM {{}}.only_{each}"
+                assert differ(connection, rows.format("lake"), rows.format("s")) == 0, each
+            if number == 0:
+                before = "SELECT d, lag(d) OVER (ORDER BY rowid) AS p FROM lake.t"
+                assert connection.execute(f"SELECT count(*) FROM ({before}) WHERE p > d").fetchall() == [(0,)]
+
+
+def test_rows_that_differ_in_the_sign_of_zero_alone_are_told(tmp_path: Path) -> None:
+    from converters.ducklake.catalog.places import Place
+    from converters.ducklake.scanner import compare_rows
+
+    lake = tmp_path / "l.ducklake"
+    said = ["CREATE TABLE lake.t AS SELECT unnest(['1.5', '-0.0', NULL])::DOUBLE AS d"]
+    assert use(str(lake), said) == [""]
+    rows = pa.table({"d": pa.array([1.5, -0.0, None], pa.float64())})
+    place = Place("duckdb", str(lake))
+    assert compare_rows(place, "lake.t", _Same(rows)) == ""
+    other = pa.table({"d": pa.array([1.5, 0.0, None], pa.float64())})
+    assert "1 missing, 1 that it has not" in compare_rows(place, "lake.t", _Same(other))
+
+
+class _Same:
+    """The rows of a table."""
+
+    def __init__(self, rows: pa.Table) -> None:
+        self._rows = rows
+
+    @property
+    def schema(self) -> pa.Schema:
+        return self._rows.schema
+
+    def __iter__(self) -> Iterator[pa.RecordBatch]:
+        return iter(self._rows.to_batches())
 
 
 @pytest.mark.slow

@@ -127,7 +127,7 @@ _OPTIONS = (
         metavar="N",
         help="Deleted rows of a table that are noted in the catalog; beyond it the lake gets delete files.",
     ),
-    _option("--accept", multiple=True, metavar="CODE", help="With --strict: a loss that is all right."),
+    _option("--accept", multiple=True, metavar="CODE", help="A finding that is all right: see the README."),
     _option("--strict", is_flag=True, help="A loss blocks its table."),
     _option(
         "--report",

@@ -12,7 +12,7 @@ __all__ = ["Code", "Finding", "Severity"]
 
 
 class Severity(Enum):
-    """How much a finding matters: a loss affects no answer, a blocked table is not written."""
+    """How much a finding matters: a loss changes no rows of a table, a blocked table is not written."""
 
     NOTE = "note"
     LOSS = "loss"
@@ -141,12 +141,13 @@ class Code(Enum):
         "object-types",
         _LOSS,
         "a view or macro reads columns, or gives some, that are of another type in the lake: order and comparisons "
-        "can differ",
+        "can differ, so that it is left out unless this is accepted",
     )
     CATALOG_ANSWERS = (
         "catalog-answers",
         _LOSS,
-        "a view or macro asks for row ids, for the catalog's name or for what it holds: those are others in a lake",
+        "a view, macro or default asks for row ids, for the catalog's name or for what it holds: those are others in a "
+        "lake, so that it is left out unless this is accepted",
     )
     COMMENT_LOST = ("comment-lost", _LOSS, "a comment on what DuckLake keeps no comments on")
     NEXTVAL_DEFAULT = ("nextval-default", _LOSS, "a column's default drew from a sequence")

@@ -74,7 +74,8 @@ class Settings:
     """How Parquet is written: sizes in bytes, row group limits in rows and in bytes held in memory.
 
     `memory` bounds a task's own DuckDB, `threads` is what it may use of the executor's cores; with one thread the
-    bytes written are a function of the task, so that a second attempt writes the same file.
+    bytes written are a function of the task, so that a second attempt writes the same file. Without `dictionaries`
+    every value is written as it is.
     """
 
     compression: str = "snappy"
@@ -84,6 +85,7 @@ class Settings:
     target_bytes: int = 512 << 20
     memory: int = 1 << 30
     threads: int = 1
+    dictionaries: bool = True
 
 
 @dataclass(frozen=True, slots=True)

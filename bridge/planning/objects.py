@@ -15,6 +15,8 @@ from bridge.ports import Fit, Fitted, ObjectWrite, Target
 
 __all__ = ["plan_objects"]
 
+_DIFFERENT = frozenset({Code.OBJECT_TYPES, Code.CATALOG_ANSWERS})
+"""Said of a view or macro that may answer otherwise in the target: it is left out unless that is accepted."""
 _ACTIONS = {Fit.MAKE: Action.CREATE, Fit.THERE: Action.NOTHING, Fit.LEAVE: Action.LEAVE}
 
 
@@ -30,8 +32,21 @@ def plan_objects(
         ordered = [_renamed(each) for each in ordered if each.kind is not ObjectKind.SCHEMA]
     tried = [ObjectWrite(_target(each, target.rename), each) for each in ordered]
     fitted = target.fit(there, tried, found)
+    left: dict[int, tuple[Finding, ...]] = {}
+    while doubtful := {
+        place: _left(write, said, options)
+        for place, (write, (fit, said)) in enumerate(zip(tried, fitted.objects, strict=True))
+        if fit is Fit.MAKE and write.object.definition is not None and _differs(write, said, options)
+    }:
+        left |= doubtful
+        tried = [
+            replace(each, object=replace(each.object, definition=None, findings=())) if place in doubtful else each
+            for place, each in enumerate(tried)
+        ]
+        fitted = target.fit(there, tried, found)  # what reads them does not bind without them
     plans = []
-    for write, (fit, said) in zip(tried, fitted.objects, strict=True):
+    for place, (write, (fit, said)) in enumerate(zip(tried, fitted.objects, strict=True)):
+        said = left.get(place, said)
         findings = tuple(dict.fromkeys((*write.object.findings, *said)))
         action = _ACTIONS[fit]
         if options.strict and any(_loses(each, options) for each in findings):
@@ -49,6 +64,23 @@ def _renamed(each: SourceObject) -> SourceObject:
     code = Code.VIEW_NOT_CARRIED if each.kind is ObjectKind.VIEW else Code.MACRO_NOT_CARRIED
     said = Finding(code, str(each.name), "--as gives other names than its text knows", text=each.text)
     return replace(each, definition=None, findings=(*each.findings, said))
+
+
+def _differs(write: ObjectWrite, said: Sequence[Finding], options: Options) -> bool:
+    """Whether an object may answer otherwise than at the source, which nobody accepted."""
+    return any(_is_open(each, options) for each in (*write.object.findings, *said))
+
+
+def _is_open(finding: Finding, options: Options) -> bool:
+    return finding.code in _DIFFERENT and finding.code.text not in options.accept
+
+
+def _left(write: ObjectWrite, said: Sequence[Finding], options: Options) -> tuple[Finding, ...]:
+    """What is said of an object that is left out since it may answer otherwise."""
+    return tuple(
+        replace(each, hint=f"it is left out; --accept {each.code.text} carries it") if _is_open(each, options) else each
+        for each in (*write.object.findings, *said)
+    )
 
 
 def _loses(finding: Finding, options: Options) -> bool:

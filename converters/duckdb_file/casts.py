@@ -47,6 +47,8 @@ def _cast(sql: str, source: DuckDBPyType, target: ColumnType, depth: int) -> str
             return f"CAST(CAST({sql} AS VARCHAR) AS {stored_type(target)})"  # DuckDB has no cast of its own
         case "time_ns", Time():
             return f"CAST(CAST({sql} AS VARCHAR) AS TIME)"  # the cast of its own rounds
+        case "geometry", Leaf.BINARY:
+            return f"ST_AsWKB({sql})"  # there is no cast
         case "time_ns" | "timestamp_ns", Leaf.INT64:
             return f"epoch_ns({sql})"
         case "union", Struct((tag, *fields)):
@@ -84,7 +86,7 @@ def _is_special(source: DuckDBPyType, target: ColumnType) -> bool:
     match source.id, target:
         case "bignum", Decimal():
             return True
-        case ("time_ns", Time() | Leaf.INT64) | ("timestamp_ns", Leaf.INT64):
+        case ("time_ns", Time() | Leaf.INT64) | ("timestamp_ns", Leaf.INT64) | ("geometry", Leaf.BINARY):
             return True
         case "union", Struct():
             return True

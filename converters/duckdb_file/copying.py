@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import duckdb
 
 from bridge.model.rewrite import PartitionKey, Target
 from bridge.model.types import Field
 from converters.duckdb_file.casts import stored_type
+from converters.duckdb_file.dictionaries import has_merged
 from converters.duckdb_file.pieces import Copied, Rows, copy_options, run_copy, split
 from converters.duckdb_file.place import TablePlace
 from converters.duckdb_file.reader import selected
@@ -36,6 +37,8 @@ def copy_table(
     """Write a table's rows to files in the directory `local`, sorted and partitioned as the target says."""
     chosen = selected(connection, place, target.fields)
     columns = ", ".join(f"{sql} AS {identifier(each.name)}" for each, sql in chosen)
+    if has_merged(connection, columns, place.sql, target.fields):
+        target = replace(target, settings=replace(target.settings, dictionaries=False))
     if not target.partition:
         has_ids = not any(each.name.casefold() == "rowid" for each in target.fields)
         rows = Rows(columns, place.sql, has_ids, os.stat(place.file).st_size)

@@ -27,6 +27,8 @@ _READERS = frozenset(
 
 
 _OF_CATALOG = frozenset({"current_database", "current_catalog", "current_schema", "current_schemas", "in_search_path"})
+_NEVER = frozenset({"txid_current", "currval"})
+"""Functions that a lake cannot compute; DuckDB 1.5.5 binds the first and then fails with an internal error."""
 _HOLDINGS = ("duckdb_", "pragma_", "pg_", "sqlite_master", "sqlite_schema")
 
 
@@ -56,6 +58,8 @@ class Parsed:
     """Other catalogs that it names."""
     asks: tuple[str, ...]
     """What it asks of the catalog itself: row ids, its name, what it holds."""
+    never: tuple[str, ...]
+    """Functions that a lake cannot compute."""
 
 
 @dataclass(slots=True)
@@ -77,6 +81,7 @@ def parsed(
     nodes = list(_nodes(tree))
     needs, files, foreign = _mentioned(nodes, names)
     asks = tuple(dict.fromkeys(each for node in nodes for each in _asked(node)))
+    never = tuple(sorted({_word(node, "function_name") for node in nodes} & _NEVER))
     for node in nodes:
         _strip(node, names)
     careful = _text(connection, tree, expression) if names.changed else text
@@ -85,7 +90,7 @@ def parsed(
         for node in nodes:
             _strip_column(node, names)
     whole = _text(connection, tree, expression) if names.changed else careful if before else text
-    return Parsed(whole, careful, needs, files, foreign, asks)
+    return Parsed(whole, careful, needs, files, foreign, asks, never)
 
 
 def is_constant(connection: duckdb.DuckDBPyConnection, text: str) -> bool:

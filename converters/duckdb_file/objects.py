@@ -125,11 +125,13 @@ def _view(
             problem = f"it does not bind at the source either: {columns}{other}"
             if "read-only mode" in columns:  # what else a view could want to write is unknown to us
                 problem = f"it writes when it is read, as nextval does in what it reads: {columns}"
+        elif read.never:
+            problem = f"a lake cannot compute {', '.join(read.never)}()"
         else:
             sql = _same(database, schema, query, read)
             problem = "" if sql else "its text means another thing without the catalog's name"
             definition = View(sql, aliases, columns) if sql else None
-            findings += _reads(name, read)
+            findings += _reads(name, read, text)
     except Unparsable as error:
         if not isinstance(columns, str) and database.catalog.casefold() not in query.casefold():
             definition = View(query, aliases, columns)
@@ -155,7 +157,7 @@ def _same(database: _Database, schema: str, query: str, read: Parsed) -> str:
         database.connection.execute(f"USE {identifier(database.catalog)}")
 
 
-def _reads(name: TableName, read: Parsed) -> Iterator[Finding]:
+def _reads(name: TableName, read: Parsed, text: str) -> Iterator[Finding]:
     if read.files:
         relative = [each for each in read.files if not each.startswith("/") and "://" not in each]
         said = ", ".join(read.files[:5])
@@ -163,7 +165,7 @@ def _reads(name: TableName, read: Parsed) -> Iterator[Finding]:
         yield Finding(Code.READS_FILES, str(name), f"reads {said}", hint)
     if read.asks:
         said = ", ".join(read.asks[:5])
-        yield Finding(Code.CATALOG_ANSWERS, str(name), f"asks for {said}", text=read.text)
+        yield Finding(Code.CATALOG_ANSWERS, str(name), f"asks for {said}", text=text)
 
 
 def view_parts(text: str) -> tuple[tuple[str, ...], str]:
@@ -249,7 +251,9 @@ def _macro(
         needs |= body.needs
         if body.foreign:
             problem = problem or f"it names the catalog {', '.join(body.foreign)}"
-        findings += _reads(name, body)
+        if body.never:
+            problem = problem or f"a lake cannot compute {', '.join(body.never)}()"
+        findings += _reads(name, body, text)
         overloads.append(Overload(body.text, overload.parameters))
     if problem:
         findings.append(Finding(Code.MACRO_NOT_CARRIED, str(name), problem, text=text))

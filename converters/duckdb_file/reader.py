@@ -11,7 +11,7 @@ from typing import Any
 import duckdb
 import pyarrow as pa
 
-from bridge.errors import Unreachable
+from bridge.errors import Unreachable, UsageError
 from bridge.model.files import DATA_FILES, DELETED_ROWS, FileProblem, Files, StatsBatch
 from bridge.model.findings import Code, Finding
 from bridge.model.objects import Objects
@@ -35,6 +35,7 @@ from converters.parquet.sql import identifier
 __all__ = ["DuckDBSource", "open_source", "selected"]
 
 _BATCH = 16_384
+_OF_A_LAKE = frozenset({"ducklake_metadata", "ducklake_snapshot", "ducklake_table", "ducklake_data_file"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +57,11 @@ class DuckDBSource:
         self._time = _changed_at(file)
         with opened(file, self._state) as connection:
             self._tables = {table_name(*each): each for each in _tables(connection)}
+            if {table for _, table in self._tables.values()} >= _OF_A_LAKE:
+                raise UsageError(
+                    f"{file.path} is the catalog of a DuckLake: its tables are the lake's records, not its data",
+                    hint=f"write ducklake:{file.path}",
+                )
             self._left = read_leftovers(connection, ALIAS)
         with opened(file, self._state, alias=None) as connection:
             self._own = own_name(connection, file)
@@ -160,7 +166,12 @@ def _table(
     )
     findings = [*mapper.findings]
     fields, said = with_defaults(
-        connection, str(name), fields, [None if each.generated else each.default for each in columns], own
+        connection,
+        str(name),
+        fields,
+        [None if each.generated else each.default for each in columns],
+        own,
+        options.accept,
     )
     findings += said
     findings += [

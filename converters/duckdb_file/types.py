@@ -102,10 +102,10 @@ MAPPINGS: Mapping[str, TypeMapping] = {
     ),
     "timetz": TypeMapping(
         (
-            Choice("timetz", "itself, where every offset is zero: Parquet keeps none", None),
+            Choice("timetz", "itself, where every offset is zero and no hour is 24: Parquet keeps neither", None),
             Choice("varchar", "its text with the offset"),
         ),
-        "date_part('timezone', {}) = 0",
+        "(date_part('timezone', {0}) = 0 AND date_part('hour', {0}) < 24)",
     ),
     "interval": TypeMapping(
         (
@@ -121,13 +121,20 @@ MAPPINGS: Mapping[str, TypeMapping] = {
             Choice("varchar", "inside another type only: its text"),
         )
     ),
-    "geometry": TypeMapping((Choice("geometry", "itself; the name of its coordinate system is gone"),)),
+    "geometry": TypeMapping(
+        (
+            Choice("blob", "inside another type only: its WKB; the name of its coordinate system is gone"),
+            Choice("varchar", "inside another type only: its text (WKT); the name of its coordinate system is gone"),
+        )
+    ),
 }
 """By the name that --type-map has for a type. The rest of DuckDB's types are the lake's own."""
 
 TYPE_CHOICES: Mapping[str, tuple[str, ...]] = {
     kind: tuple(each.name for each in mapping.choices) for kind, mapping in MAPPINGS.items()
 }
+
+_PLAIN = Choice("geometry", "itself; the name of its coordinate system is gone")
 
 _LEAVES: Mapping[str, ColumnType] = {
     "boolean": Leaf.BOOLEAN,
@@ -154,6 +161,7 @@ _LEAVES: Mapping[str, ColumnType] = {
 
 _CHOSEN: Mapping[str, ColumnType] = {
     "varchar": Leaf.STRING,
+    "blob": Leaf.BINARY,
     "decimal": Decimal(38, 0),
     "json": Leaf.JSON,
     "time": Time(),
@@ -273,9 +281,9 @@ class Mapper:
                 return MapOf(replace(key, required=True), self._field((*path, "value"), _one(type_, "value")))
             case "variant" if top:
                 return Leaf.VARIANT
-            case "geometry":
+            case "geometry" if top:
                 if str(type_) != "GEOMETRY":
-                    self._say(path, str(type_), MAPPINGS[kind]["geometry"])
+                    self._say(path, str(type_), _PLAIN)
                 return Geo(PLANAR)
         if kind in _LEAVES:
             return _LEAVES[kind]

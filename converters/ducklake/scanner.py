@@ -66,6 +66,13 @@ def try_statements(place: Place, alias: str, statements: Sequence[str]) -> list[
     ]
 
 
+def _compared(field: pa.Field) -> str:
+    """A column, and beside it what tells values apart that are equal: the sign of zero."""
+    name = identifier(field.name)
+    floating = pa.types.is_float32(field.type) or pa.types.is_float64(field.type)
+    return f"{name}, {name} = 0 AND signbit({name})" if floating else name
+
+
 def compare_rows(place: Place, relation: str, rows: Rows, objects: bool = False) -> str:
     """How a relation of the lake differs from the rows, as multisets; empty when it does not."""
     with tempfile.TemporaryDirectory(prefix="ducklake-bridge-") as directory:
@@ -75,7 +82,7 @@ def compare_rows(place: Place, relation: str, rows: Rows, objects: bool = False)
             for batch in rows:
                 writer.write_batch(batch)
                 count += batch.num_rows
-        columns = ", ".join(identifier(name) for name in rows.schema.names)
+        columns = ", ".join(_compared(field) for field in rows.schema)
         mine, theirs = f"SELECT {columns} FROM {relation}", f"SELECT {columns} FROM expected"
         asked = {
             "objects": objects,

@@ -24,6 +24,9 @@ from converters.parquet.sql import arrow_type, duckdb_type
 __all__ = ["ColumnStat", "column_stats", "typed_stats"]
 
 
+_BATCH = 65_536
+
+
 @dataclass(frozen=True, slots=True)
 class ColumnStat:
     """Statistics of one leaf column; see bridge.model.rewrite.WRITTEN. All None: nothing is known."""
@@ -133,26 +136,22 @@ def _leaf_columns(fields: tuple[Field, ...]) -> Iterator[_LeafColumn]:
 
 def _nans(local: str, id_: int) -> int:
     """The NaN of one column, which is read back: COPY only says that there are some."""
-    column = next(each for each in read_footer(local).columns if each.id == id_)
+    [place] = [number for number, each in enumerate(read_footer(local).columns) if each.id == id_]
     count = 0
-    for batch in pq.ParquetFile(local).iter_batches(columns=[column.stored], use_threads=False):
-        for values in _values(batch.column(0), column.path[1:]):
-            count += pc.sum(pc.is_nan(values)).as_py() or 0
+    with pq.ParquetFile(local) as file:
+        # by its place: its name could be that of another column too, where names hold dots
+        wanted = {"row_groups": range(file.num_row_groups), "column_indices": [place]}
+        for batch in file.reader.iter_batches(_BATCH, use_threads=False, **wanted):
+            count += pc.sum(pc.is_nan(_values(batch.column(0)))).as_py() or 0
     return count
 
 
-def _values(values: Any, path: tuple[str, ...]) -> Iterator[pa.Array]:
-    type_ = values.type
-    if pa.types.is_struct(type_):
-        yield from _values(values.flatten()[type_.get_field_index(path[0])], path[1:])
-    elif pa.types.is_map(type_):
-        # entries under NULL have no length in what DuckDB writes
-        side = values.keys if len(type_) == 0 or path[0] == type_.key_field.name else values.items
-        yield from _values(side, path[1:])
-    elif pa.types.is_list(type_):
-        yield from _values(values.flatten(), path[1:])
-    else:
-        yield values
+def _values(values: Any) -> pa.Array:
+    """The values of a column that was read of all its leaves alone: one field at each level, and a map is a list."""
+    while pa.types.is_nested(values.type):
+        below = values.flatten()
+        values = below[0] if pa.types.is_struct(values.type) else below
+    return values
 
 
 def typed_stats(written: pa.Table, fields: tuple[Field, ...]) -> Iterator[tuple[FieldId, pa.Table]]:
