@@ -221,6 +221,8 @@ def _fields(columns: Sequence[ColumnVersion], docs: Mapping[int, str]) -> tuple[
     below: dict[int | None, list[ColumnVersion]] = {}
     for each in columns:
         below.setdefault(each.parent, []).append(each)
+    maps = [each.id for each in columns if each.type.casefold() == "map"]
+    keys = {min(below[id_], key=lambda each: (each.order, each.id)).id for id_ in maps if id_ in below}
 
     def made(parent: int | None) -> tuple[Field, ...]:
         ordered = sorted(below.get(parent, ()), key=lambda each: (each.order, each.id))
@@ -232,7 +234,8 @@ def _fields(columns: Sequence[ColumnVersion], docs: Mapping[int, str]) -> tuple[
             id=FieldId(row.id),
             name=row.name,
             type=type_,
-            required=not row.nulls_allowed,
+            # of nested fields DuckDB 1.5.5 notes that they take no NULL, and takes it; keys of maps have none
+            required=not row.nulls_allowed if row.parent is None else row.id in keys,
             doc=docs.get(row.id, ""),
             initial_default=default_of(row.initial_default, type_),
             write_default=None if row.is_expression else default_of(row.default, type_),

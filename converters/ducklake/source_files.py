@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 from urllib.parse import unquote
 
 import polars as pl
 import pyarrow as pa
+import pyarrow.parquet as pq
 
+from bridge.errors import BridgeError
 from bridge.model.files import DATA_FILES, DELETED_ROWS, FileProblem, Files, StatsBatch
 from bridge.model.findings import Code, Finding
 from bridge.model.mapping import MappedColumn, NameMapping
@@ -19,6 +21,7 @@ from bridge.model.rewrite import DataFile, Equality, Name
 from bridge.model.table import Table
 from bridge.model.types import ColumnType, FieldId
 from bridge.ports import ProgressSink
+from converters import storage
 from converters.deletes.windows import settle
 from converters.ducklake.catalog.file_rows import FileRows, InlinedGroup, read_rows, stat_frames
 from converters.ducklake.catalog.history import Definition, LakeState
@@ -63,6 +66,7 @@ class LakeFiles:
         self._columns = columns
         self._fetch = fetch
         self._spool: StatSpool | None = None
+        self._held: dict[str, frozenset[int]] = {}
 
     def stats(self) -> Iterator[StatsBatch]:
         """Column by column. A file without a row in the catalog has nothing known, unless it cannot hold the column:
@@ -70,7 +74,17 @@ class LakeFiles:
         if self._spool is None:
             self._spool = StatSpool()
             self._fetch(self._spool)
-        files = self._files.select("file", "data_file_id", "record_count", "own", "begin_snapshot", "mapping")
+        files = self._files.select(
+            "file",
+            "data_file_id",
+            "record_count",
+            "own",
+            "begin_snapshot",
+            "mapping",
+            "path",
+            "format",
+            "encryption_key",
+        )
         mapped = [self._columns.mapped(each) for each in self.mappings]
         for field, type_ in self._columns.types.items():
             listed = self._spool.column(int(field))
@@ -86,7 +100,20 @@ class LakeFiles:
                 joined = files.join(listed, on="data_file_id", how="left", nulls_equal=False, maintain_order="left")
                 told = pl.col("data_file_id").is_in(listed["data_file_id"].implode())
                 rows = joined.filter(may | told.fill_null(False))
+            if field in self._columns.defaulted:
+                # a rewritten file is younger than what it holds, and columns come in the transaction of a file
+                without = self._without(field, rows.filter(pl.col("value_count").is_null()))
+                rows = rows.filter(~pl.col("file").is_in(without))
             yield from typed(field, type_, field in self._columns.repeated, rows)
+
+    def _without(self, field: FieldId, rows: pl.DataFrame) -> list[int]:
+        """The files that do not hold a column of which the catalog says nothing, by their own word."""
+        plain = (pl.col("format") == "parquet") & pl.col("mapping").is_null() & pl.col("encryption_key").is_null()
+        asked = rows.filter(plain & (pl.col("record_count") > 0))
+        paths = [path for path in asked["path"].to_list() if path not in self._held]
+        self._held |= dict(zip(paths, storage.parallel(_field_ids, paths), strict=True))
+        held = [self._held[path] for path in asked["path"]]
+        return [file for file, ids in zip(asked["file"], held, strict=True) if ids and field not in ids]
 
     def sources(self, rows: Sequence[int]) -> Sequence[DataFile]:
         """How files, by row number, are to be read by an engine that rewrites them."""
@@ -134,6 +161,7 @@ class Columns:
         self.types: dict[FieldId, ColumnType] = {}
         self.repeated: set[FieldId] = set()
         self.since: dict[FieldId, int] = {}
+        self.defaulted = {FieldId(each.id) for each in found.columns if each.initial_default is not None}
         for each in found.columns:
             id_ = FieldId(each.id)
             self.since[id_] = min(each.begin, self.since.get(id_, each.begin))
@@ -157,6 +185,22 @@ class Columns:
                 yield from below(each.children)
 
         return set(below(mapping.columns))
+
+
+def _field_ids(path: str) -> frozenset[int]:
+    """The field ids of every level in a file; none when it cannot be read, which is said elsewhere."""
+
+    def below(fields: Iterable[pa.Field]) -> Iterator[int]:
+        for each in fields:
+            if (id_ := (each.metadata or {}).get(b"PARQUET:field_id")) is not None:
+                yield int(id_)
+            yield from below(each.type.field(place) for place in range(each.type.num_fields))
+
+    try:
+        with storage.open_input(path, "data file") as source, storage.reading(path, "data file"):
+            return frozenset(below(pq.read_schema(source)))
+    except BridgeError:
+        return frozenset()
 
 
 def _names(columns: Sequence[MappedColumn]) -> tuple[Name, ...]:

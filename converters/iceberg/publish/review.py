@@ -19,6 +19,7 @@ from bridge.model.schema import Placed, walk
 from bridge.model.table import Table, TableName
 from bridge.model.types import ColumnType, Decimal, FieldId, Geo, Leaf, Time, Timestamp, Unit
 from converters import storage
+from converters.iceberg.publish.type_changes import type_problems
 from converters.iceberg.type_matrix import READERS, Verdict, Way, choose, own_version
 from converters.iceberg.types import NAMES
 
@@ -188,7 +189,7 @@ def review_files(table: Table, files: Files, options: Options, held: Mapping[str
         numbered = np.isin(np.arange(files.table.num_rows), files.numbered)
         said = "they hold snapshot numbers of the lake where version 3 has last-updated sequence numbers"
         found += _mapped(table, files, pa.chunked_array([pa.array(numbered)]), Code.PHYSICAL_TYPE, said)
-    return [*found, *mapping_problems(table, files)]
+    return [*found, *type_problems(table, files, held), *mapping_problems(table, files)]
 
 
 def _lost_defaults(table: Table) -> Iterator[Finding]:

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from bridge.errors import BridgeError
 from bridge.model.files import Files
 from bridge.model.layout import PartitionSpec
+from bridge.model.rewrite import OWN_DIRECTORY
 from bridge.model.schema import Schema, walk
 from bridge.model.table import Table
 from bridge.model.types import ColumnType, FieldId
@@ -27,6 +29,7 @@ from converters.iceberg.publish.manifest_files import ManifestFiles, Record
 from converters.iceberg.publish.measures import Measures
 from converters.iceberg.publish.metadata_file import built, published_schema, snapshot_ids
 from converters.iceberg.publish.partitions import Proofs
+from converters.iceberg.publish.type_changes import agreeing
 
 __all__ = ["Published", "prepare"]
 
@@ -156,7 +159,10 @@ def prepare(
 ) -> Published:
     """Write manifests and delete files below a location. `held` is the metadata that the target has, found at
     `held_path`; `mark` is part of every name, and nobody else's."""
-    table, files = write.table, write.files
+    files = write.files
+    ours = pc.any(pc.starts_with(files.table.column("path"), f"{location}/data/{OWN_DIRECTORY}")).as_py()
+    write = replace(write, table=agreeing(write.table, bool(ours)))
+    table = write.table
     base = write.base
     start = write.first if base is None else base + 1
     schemas, version_of_commit = _versions(table)
