@@ -134,6 +134,11 @@ class TargetTable:
 
     name: TableName
     bookmark: Bookmark | None
+    commits: frozenset[str] = frozenset()
+    """The source commits that it lists a snapshot for, where it can drop them alone."""
+    listed: Callable[[], frozenset[str]] | None = None
+    """The data files of its newest state, by path and, those that we wrote, by output_name of their source; for targets
+    that take up a difference in files between the source's state and theirs. None for those that refuse one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,6 +158,8 @@ class TableWrite:
     definition: str
     plan: str
     ownership: str
+    held: str | None = None
+    """The source commit that the target's state is of: that of `base`, or one that the source has expired since."""
 
 
 @dataclass(frozen=True, slots=True)
