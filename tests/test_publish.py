@@ -484,3 +484,35 @@ def test_expired_snapshots_leave_the_metadata_though_nothing_else_is_new(lake: L
     lake.do("CALL ducklake_cleanup_old_files('lake', cleanup_all => true)")
     assert judge_iceberg([lake.expected()], ["pyiceberg"], tmp_path / "judge") == []
     assert lake.publish().plan.tables[0].action.value == "nothing"
+
+
+@pytest.mark.slow
+def test_a_published_table_that_is_wrong_is_never_passed_over(lake: Lake) -> None:
+    lake.do("CREATE TABLE t(id INTEGER)", "INSERT INTO t FROM range(40)", "CREATE TABLE u(id INTEGER)")
+    lake.publish()
+    path, metadata = current(lake.warehouse / "main/t")
+    metadata["snapshots"][-1]["manifest-list"] = metadata["snapshots"][0]["manifest-list"]
+    path.write_text(json.dumps(metadata))
+    report = lake.publish()
+    assert {each.action.value for each in report.plan.tables} == {"nothing"} and report.exit_code == 4
+    assert "0 rows, expected 40" in report.faults[0].fault
+    assert lake.publish(verify="none").exit_code == 0
+    lake.do("INSERT INTO u VALUES (1)")
+    assert lake.publish().exit_code == 4
+
+
+@pytest.mark.slow
+def test_published_tables_that_are_gone_or_renamed_are_told(lake: Lake) -> None:
+    lake.do(*(f"CREATE TABLE {each}(id INTEGER)" for each in ("a", "b", "c", "d")))
+    assert not lake.publish().plan.findings
+    lake.do("DROP TABLE a", "ALTER TABLE b RENAME TO bb", "DROP TABLE c", "CREATE TABLE c(id INTEGER)")
+    report = lake.publish()
+    told = {each.subject: each.detail for each in report.plan.findings if each.code.text == "published-stays"}
+    assert sorted(told) == ["main.a", "main.b"]
+    assert "not in the lake any more" in told["main.a"] and "called main.bb now" in told["main.b"]
+    [blocked] = report.plan.blocked
+    assert [each.code.text for each in blocked.blockers] == ["target-exists"]
+    assert "dropped" in blocked.blockers[0].detail and "--as" in blocked.blockers[0].hint
+    lake.do("CALL ducklake_expire_snapshots('lake', older_than => now())")
+    found = lake.publish(exclude=("main.c",)).plan.findings
+    assert {each.subject for each in found if each.code.text == "published-stays"} == {"main.a", "main.b"}

@@ -62,8 +62,18 @@ def decide(
     if isinstance(base, Finding):
         return TablePlan(table.name, target, Action.BLOCKED, (base,), table, files, identity=identity)
     if base == len(table.commits):
+        there = held.bookmark.commit if held and held.bookmark and held.listed is not None else None
         return TablePlan(
-            table.name, target, Action.NOTHING, (), table, files, definition=definition, id=plan_id, identity=identity
+            table.name,
+            target,
+            Action.NOTHING,
+            (),
+            table,
+            files,
+            definition=definition,
+            id=plan_id,
+            identity=identity,
+            held=there,
         )
     if base is not None and held is not None and held.listed is not None:
         missing = _missing(files, base, held.listed())
@@ -296,12 +306,14 @@ def _base(table: Table, held: TargetTable, definition: str, options: Options) ->
     if bookmark.source.get("uuid") != table.uuid or (
         not table.uuid and bookmark.source.get("location") != table.location
     ):
-        return Finding(
-            Code.TARGET_EXISTS,
-            str(table.name),
-            f"{name} was migrated from {bookmark.source.get('location')}",
-            "choose another name with --as",
+        again = table.format == bookmark.source.get("format") == "ducklake" and (
+            bookmark.source.get("location") == table.location
         )
+        which = "a table of that name that was dropped since" if again else str(bookmark.source.get("location"))
+        hint = "choose another name with --as"
+        if held.listed is not None:
+            hint += f", or remove {name} from the target first"
+        return Finding(Code.TARGET_EXISTS, str(table.name), f"{name} was migrated from {which}", hint)
     if bookmark.changed_by.startswith("dropped_table"):
         raise Conflict(
             f"{name} was dropped in the lake ({bookmark.changed_by})", hint="release it first to migrate it again"

@@ -9,7 +9,7 @@ import subprocess
 import sys
 import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
@@ -86,6 +86,14 @@ class IcebergTarget:
                 commits = frozenset(kept_commits(metadata))
                 found[name] = TargetTable(there[0], bookmark_of(metadata), commits, partial(_listed, metadata))
         return found
+
+    def published(self, namespace: tuple[str, ...]) -> Sequence[TargetTable]:
+        """Those of the namespace that have a bookmark."""
+        found: list[TargetTable] = []
+        for name in self._home.names(namespace):
+            with suppress(BridgeError, ValueError):  # somebody else's table that cannot be read is none of ours
+                found += self.lookup([name]).values()
+        return [each for each in found if each.bookmark is not None]
 
     def newest(self) -> int | None:
         """Each table has times of its own."""
