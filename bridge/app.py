@@ -22,9 +22,12 @@ from bridge.ports import (
     Check,
     CommitResult,
     LakeTableInfo,
+    Notice,
     ObjectWrite,
     ProgressSink,
+    Publishes,
     ReleasedTable,
+    Remembers,
     Silent,
     Source,
     Target,
@@ -120,8 +123,27 @@ def _plan(source: str, target: str, options: Options, progress: ProgressSink) ->
         *(f"{each.object} {each.object.text}" for each in objects),
     )
     digest = hashlib.sha256("\n".join((str(from_), *ids)).encode())
-    noticed = tuple(concerned(opened.noticed(), options))
+    noticed = tuple(concerned([*opened.noticed(), *_left_behind(opened, lake, names)], options))
     return Plan(str(from_), str(to), planned, digest.hexdigest()[:16], noticed, objects), opened, lake
+
+
+def _left_behind(opened: Source, lake: Target, names: Mapping[TableName, TableName]) -> list[Notice]:
+    """Tables that were published from this source, in the namespaces of this run, and that no run goes on with."""
+    if not isinstance(opened, Remembers) or not isinstance(lake, Publishes):
+        return []
+    kept = {str(each).casefold() for each in (*names.values(), *map(lake.rename, opened.tables()))}
+    found = []
+    for namespace in sorted({each.namespace for each in names.values()}):
+        for each in lake.published(namespace):
+            source = each.bookmark.source if each.bookmark else {}
+            if str(each.name).casefold() in kept or not opened.gave(source):
+                continue
+            now = opened.now(source)
+            said = f"{each.name} was published from {source.get('location')}, which is "
+            said += f"called {now} now" if now else "not in the lake any more"
+            hint = f"remove {each.name} from the target where nobody needs it"
+            found.append(Notice(each.name, Finding(Code.PUBLISHED_STAYS, str(each.name), said, hint)))
+    return found
 
 
 def _computes(each: TablePlan) -> bool:
@@ -207,9 +229,9 @@ def migrate(source: str, target: str, options: Options | None = None, progress: 
     made = _still_there(made, opened, progress)
     engine = partial(open_engine, parse_locator(source), options, lake.staging)
     result, writes = execute(made, lake, engine, progress)
+    checks = _still_right(made, lake, progress) if options.verify != "none" else []
     if not writes and not result.objects:
-        return Report(made, result)
-    checks: list[Check] = []
+        return Report(made, result, tuple(checks))
     if options.verify != "none":
         progress.step("verifying")
         checks += lake.verify(result, writes, options.check_files == "all")
@@ -218,6 +240,22 @@ def migrate(source: str, target: str, options: Options | None = None, progress: 
         for each in made.writes:
             checks += check_rows(opened.open(each.source), lake, each.target, each.first, progress)
     return Report(made, result, tuple(checks), tuple(lake.closing_words(result, writes)))
+
+
+def _still_right(made: Plan, lake: Target, progress: ProgressSink) -> list[Check]:
+    """Row counts of published tables with nothing to do: a run before may have found them wrong."""
+    plans = []
+    for each in made.tables:
+        table, files = each.table, each.data
+        if each.action is not Action.NOTHING or each.held is None or table is None or files is None or table.imported:
+            continue
+        counted = all(said.finding.code is not Code.ROW_COUNT for said in files.problems)
+        if counted and files.equality(max(len(table.commits) - 1, 0)) is None:
+            plans.append(each)
+    if not plans:
+        return []
+    progress.step("verifying what is there")
+    return list(lake.verify(CommitResult(()), writes_of(tuple(plans)), False))
 
 
 def verify(

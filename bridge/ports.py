@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from enum import Enum
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 from bridge.model.files import FileProblem, Files
 from bridge.model.findings import Finding
@@ -28,7 +28,9 @@ __all__ = [
     "Notice",
     "ObjectWrite",
     "ProgressSink",
+    "Publishes",
     "ReleasedTable",
+    "Remembers",
     "RowEngine",
     "Rows",
     "Silent",
@@ -86,6 +88,19 @@ class Notice:
     finding: Finding
 
 
+@runtime_checkable
+class Remembers(Protocol):
+    """A source that can tell what became of a table that was once taken from it."""
+
+    def gave(self, source: Mapping[str, str]) -> bool:
+        """Whether a bookmark's source is a table of this source, of now or then."""
+        ...
+
+    def now(self, source: Mapping[str, str]) -> TableName | None:
+        """The name under which it is there now, None when it is not."""
+        ...
+
+
 class Source(Protocol):
     """A place that tables are read from."""
 
@@ -134,6 +149,20 @@ class TargetTable:
 
     name: TableName
     bookmark: Bookmark | None
+    commits: frozenset[str] = frozenset()
+    """The source commits that it lists a snapshot for, where it can drop them alone."""
+    listed: Callable[[], frozenset[str]] | None = None
+    """The data files of its newest state, by path and, those that we wrote, by output_name of their source; for targets
+    that take up a difference in files between the source's state and theirs. None for those that refuse one."""
+
+
+@runtime_checkable
+class Publishes(Protocol):
+    """A target whose tables of a namespace can be listed."""
+
+    def published(self, namespace: tuple[str, ...]) -> Sequence[TargetTable]:
+        """Those that we wrote."""
+        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,6 +182,8 @@ class TableWrite:
     definition: str
     plan: str
     ownership: str
+    held: str | None = None
+    """The source commit that the target's state is of: that of `base`, or one that the source has expired since."""
 
 
 @dataclass(frozen=True, slots=True)

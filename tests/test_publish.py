@@ -120,9 +120,10 @@ class Lake:
         self.file = folder / "lake.ducklake"
         self.files = folder / "files"
         self.warehouse = folder / "warehouse"
+        self.inlined = 0
 
     def do(self, *statements: str) -> None:
-        options = f"DATA_PATH '{self.files}/', DATA_INLINING_ROW_LIMIT 0"
+        options = f"DATA_PATH '{self.files}/', DATA_INLINING_ROW_LIMIT {self.inlined}"
         assert [each for each in use(str(self.file), ["USE lake", *statements], options) if each] == []
 
     def publish(self, **more: Any) -> bridge.Report:
@@ -231,9 +232,14 @@ def test_changes_on_both_sides_end_with_a_conflict_that_names_the_other_snapshot
     lake.do(*CHANGES[:2])
     lake.publish()
     other = appended(lake.warehouse / "main/t")
-    again = lake.publish()
-    assert again.exit_code == 0 and again.plan.tables[0].action.value == "nothing"
-    lake.do(CHANGES[2])
+    with pytest.raises(Conflict, match=f"{other}.*since it was published") as raised:  # though the lake has nothing new
+        lake.publish()
+    assert "release" not in raised.value.hint
+    lake.do(CHANGES[2], "CREATE TABLE u(id BIGINT)")
+    report = lake.publish()
+    blocked = {each.source.name: [said.code.text for said in each.blockers] for each in report.plan.blocked}
+    assert blocked == {"t": ["target-conflict"]} and report.exit_code == 3
+    lake.do("DROP TABLE u")
     before = tree_hash(lake.warehouse)
     with pytest.raises(Conflict, match=str(other)):
         lake.publish()
@@ -495,6 +501,60 @@ def test_nested_fields_take_nulls_as_in_the_lake(lake: Lake, tmp_path: Path) -> 
     )
     report = lake.publish()
     assert report.exit_code == 0 and not report.faults
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("merged", [False, True], ids=["flushed", "merged"])
+def test_rows_that_the_lake_moves_to_files_of_the_past_stay(merged: bool, lake: Lake, tmp_path: Path) -> None:
+    """A flush or a merge makes files that begin before the commit that was published last."""
+    if not merged:
+        lake.inlined = 10
+    lake.do("CREATE TABLE t(id INTEGER)", *(f"INSERT INTO t VALUES ({each}), ({each + 100})" for each in range(4)))
+    lake.do("DELETE FROM t WHERE id = 1")
+    assert lake.publish().exit_code == 0
+    lake.do("DELETE FROM t WHERE id = 2", "INSERT INTO t VALUES (7), (8)")
+    lake.do(f"CALL ducklake_{'merge_adjacent_files' if merged else 'flush_inlined_data'}('lake')")
+    report = lake.publish()
+    assert report.exit_code == 0, report.faults
+    lake.do("INSERT INTO t VALUES (50)", "DELETE FROM t WHERE id = 3", "CALL ducklake_merge_adjacent_files('lake')")
+    lake.do("CALL ducklake_cleanup_old_files('lake', cleanup_all => true)")
+    report = lake.publish()
+    assert report.exit_code == 0, report.faults
+    assert judge_iceberg([lake.expected()], ["pyiceberg", "duckdb"], tmp_path / "judge") == []
+    assert lake.publish().plan.tables[0].action.value == "nothing"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("inlined", [0, 10])
+def test_a_lake_that_has_expired_what_was_published_is_caught_up_with(inlined: int, lake: Lake, tmp_path: Path) -> None:
+    lake.inlined = inlined
+    lake.do("CREATE TABLE t(id INTEGER)", "INSERT INTO t FROM range(8)", "INSERT INTO t FROM range(100, 140)")
+    lake.do("DELETE FROM t WHERE id IN (1, 101)")
+    assert lake.publish().exit_code == 0
+    lake.do(
+        "DELETE FROM t WHERE id IN (2, 102)",
+        "INSERT INTO t VALUES (200)",
+        "CALL ducklake_rewrite_data_files('lake', delete_threshold => 0)",
+        "DELETE FROM t WHERE id = 103",
+        "CALL ducklake_expire_snapshots('lake', older_than => now())",
+        "CALL ducklake_cleanup_old_files('lake', cleanup_all => true)",
+    )
+    report = lake.publish()
+    assert report.exit_code == 0, report.faults
+    assert len(current(lake.warehouse / "main/t")[1]["snapshots"]) == 1
+    assert judge_iceberg([lake.expected()], ["pyiceberg", "duckdb"], tmp_path / "judge") == []
+    assert lake.publish().plan.tables[0].action.value == "nothing"
+
+
+@pytest.mark.slow
+def test_a_snapshot_that_was_published_last_may_be_expired_alone(lake: Lake, tmp_path: Path) -> None:
+    lake.do("CREATE TABLE t(id INTEGER)", "INSERT INTO t FROM range(40)", "DELETE FROM t WHERE id = 1")
+    assert lake.publish().exit_code == 0
+    lake.do("DELETE FROM t WHERE id = 2", "INSERT INTO t VALUES (200)")
+    lake.do("CALL ducklake_expire_snapshots('lake', versions => [3])")
+    report = lake.publish()
+    assert report.exit_code == 0, report.faults
+    assert list(snapshots(current(lake.warehouse / "main/t")[1])) == ["1", "2", "4", "5"]
     assert judge_iceberg([lake.expected()], ["pyiceberg", "duckdb"], tmp_path / "judge") == []
 
 
@@ -520,3 +580,47 @@ def test_files_without_a_column_as_young_as_they_are_have_its_default(lake: Lake
         assert "default-readers" in {each.code.text for plan in report.plan.tables for each in plan.findings}
     made = [Published(each.name, each.metadata, each.versions, False) for each in map(lake.expected, ("t", "u"))]
     assert judge_iceberg(made, ["pyiceberg", "duckdb"], tmp_path / "judge") == []
+
+
+def test_expired_snapshots_leave_the_metadata_though_nothing_else_is_new(lake: Lake, tmp_path: Path) -> None:
+    lake.do(*CHANGES[:4])
+    lake.publish()
+    lake.do("CALL ducklake_expire_snapshots('lake', older_than => now())")
+    report = lake.publish()
+    assert report.exit_code == 0, report.faults
+    assert list(snapshots(current(lake.warehouse / "main/t")[1])) == ["4"]
+    lake.do("CALL ducklake_cleanup_old_files('lake', cleanup_all => true)")
+    assert judge_iceberg([lake.expected()], ["pyiceberg"], tmp_path / "judge") == []
+    assert lake.publish().plan.tables[0].action.value == "nothing"
+
+
+@pytest.mark.slow
+def test_a_published_table_that_is_wrong_is_never_passed_over(lake: Lake) -> None:
+    lake.do("CREATE TABLE t(id INTEGER)", "INSERT INTO t FROM range(40)", "CREATE TABLE u(id INTEGER)")
+    lake.publish()
+    path, metadata = current(lake.warehouse / "main/t")
+    metadata["snapshots"][-1]["manifest-list"] = metadata["snapshots"][0]["manifest-list"]
+    path.write_text(json.dumps(metadata))
+    report = lake.publish()
+    assert {each.action.value for each in report.plan.tables} == {"nothing"} and report.exit_code == 4
+    assert "0 rows, expected 40" in report.faults[0].fault
+    assert lake.publish(verify="none").exit_code == 0
+    lake.do("INSERT INTO u VALUES (1)")
+    assert lake.publish().exit_code == 4
+
+
+@pytest.mark.slow
+def test_published_tables_that_are_gone_or_renamed_are_told(lake: Lake) -> None:
+    lake.do(*(f"CREATE TABLE {each}(id INTEGER)" for each in ("a", "b", "c", "d")))
+    assert not lake.publish().plan.findings
+    lake.do("DROP TABLE a", "ALTER TABLE b RENAME TO bb", "DROP TABLE c", "CREATE TABLE c(id INTEGER)")
+    report = lake.publish()
+    told = {each.subject: each.detail for each in report.plan.findings if each.code.text == "published-stays"}
+    assert sorted(told) == ["main.a", "main.b"]
+    assert "not in the lake any more" in told["main.a"] and "called main.bb now" in told["main.b"]
+    [blocked] = report.plan.blocked
+    assert [each.code.text for each in blocked.blockers] == ["target-exists"]
+    assert "dropped" in blocked.blockers[0].detail and "--as" in blocked.blockers[0].hint
+    lake.do("CALL ducklake_expire_snapshots('lake', older_than => now())")
+    found = lake.publish(exclude=("main.c",)).plan.findings
+    assert {each.subject for each in found if each.code.text == "published-stays"} == {"main.a", "main.b"}

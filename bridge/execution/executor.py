@@ -35,6 +35,7 @@ def writes_of(tables: tuple[TablePlan, ...]) -> list[TableWrite]:
                 definition=each.definition,
                 plan=each.id,
                 ownership=each.ownership,
+                held=each.held,
             )
         )
     return writes

@@ -66,6 +66,8 @@ def _rows_of(files: Files, paths: pa.ChunkedArray, each: TablePlan) -> list[int]
     """The rows of the files to rewrite; one that was cut since the plan was made has several."""
     table = files.table
     begun = pc.greater(table.column("begin"), -1 if each.base is None else each.base)
+    if each.missing:
+        begun = pc.or_(begun, pc.is_in(table.column("path"), pa.array(sorted(each.missing), pa.string())))
     kept = pc.or_kleene(pc.is_null(table.column("end")), pc.greater(table.column("end"), each.first))
     wanted = pc.and_(pc.and_(begun, kept), pc.is_in(table.column("path"), paths.combine_chunks()))
     return [int(row) for row in np.flatnonzero(wanted.to_numpy())]

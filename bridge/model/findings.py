@@ -99,6 +99,11 @@ class Code(Enum):
         "the metadata that the catalog returned was taken instead of the metadata file",
     )
     OTHER_FORMAT = ("other-format", _NOTE, "a table of another format in the source's catalog is not carried")
+    PUBLISHED_STAYS = (
+        "published-stays",
+        _NOTE,
+        "a table that was published before is gone or renamed at the source; it stays what it was",
+    )
     EMPTY_NAMESPACE = ("empty-namespace", _NOTE, "a namespace without tables is not created")
 
     TYPE_NARROWED = (

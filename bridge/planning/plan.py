@@ -64,6 +64,10 @@ class TablePlan:
     rewrites: tuple[Rewrite, ...] = ()
     rewrite_rows: tuple[int, ...] = ()
     """Row numbers in `data` of the files to rewrite."""
+    held: str | None = None
+    """The source commit that the target holds; the source may have expired it."""
+    missing: frozenset[str] = frozenset()
+    """Paths of files that are live at `base` and that the target does not list."""
     resolve: bool = False
     """Whether equality deletes are to be resolved to positions."""
 

@@ -6,6 +6,7 @@ import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -13,6 +14,7 @@ from bridge.errors import Conflict, UsageError
 from bridge.model.files import FileProblem, Files
 from bridge.model.findings import Code, Finding, Severity
 from bridge.model.options import Options
+from bridge.model.rewrite import output_name
 from bridge.model.schema import Placed, walk
 from bridge.model.table import Table, TableName
 from bridge.model.types import Decimal, Field, Geo, Leaf, NestedDefault, Time, Timestamp, Unit, UnknownType
@@ -52,6 +54,7 @@ def decide(
     fields of rewritten ones, `newest` the time of the target's newest
     commit. Conflict when both sides changed since the last run."""
     definition = definition_of(table)
+    missing: frozenset[str] = frozenset()
     identity = {"format": table.format, "uuid": table.uuid, "location": table.location}
     plan_id = _digest(repr((identity, [commit.id for commit in table.commits], definition, options.type_map)))
     base = None if held is None else _base(table, held, definition, options)
@@ -59,9 +62,21 @@ def decide(
     if isinstance(base, Finding):
         return TablePlan(table.name, target, Action.BLOCKED, (base,), table, files, identity=identity)
     if base == len(table.commits):
+        there = held.bookmark.commit if held and held.bookmark and held.listed is not None else None
         return TablePlan(
-            table.name, target, Action.NOTHING, (), table, files, definition=definition, id=plan_id, identity=identity
+            table.name,
+            target,
+            Action.NOTHING,
+            (),
+            table,
+            files,
+            definition=definition,
+            id=plan_id,
+            identity=identity,
+            held=there,
         )
+    if base is not None and held is not None and held.listed is not None:
+        missing = _missing(files, base, held.listed())
     ownership = options.ownership or (held.bookmark.ownership if held and held.bookmark else "shared")
     if table.imported:  # the target writes every file itself
         ownership = "adopt"
@@ -95,14 +110,14 @@ def decide(
         findings.append(
             Finding(Code.HISTORY_TIMES_MOVED, str(table.name), said_, "their own times are in commit_extra_info")
         )
-    begun = pc.greater(files.table.column("begin"), -1 if base is None else base)
+    begun = _begun(files, base, missing)
     kept = files.table.filter(
         pc.and_(
             begun,
             pc.or_kleene(pc.is_null(files.table.column("end")), pc.greater(files.table.column("end"), first)),
         )
     )
-    rewrites, rewritten = _rewrites(files, healed, first, base, everything)
+    rewrites, rewritten = _rewrites(files, healed, first, begun, everything)
     findings = list(dict.fromkeys(findings))
     action = Action.CREATE if base is None else Action.APPEND
     if any(_forbids(each, options) for each in findings):
@@ -124,10 +139,32 @@ def decide(
         identity=identity,
         ownership=ownership,
         deletes=_noted(files, first, base, rewritten),
+        held=None if base is None or held is None or held.bookmark is None else held.bookmark.commit,
+        missing=missing,
         rewrites=rewrites,
         rewrite_rows=rewritten,
         resolve=resolve,
     )
+
+
+def _missing(files: Files, base: int, listed: frozenset[str]) -> frozenset[str]:
+    """Paths of files that are live at a commit and after it, and that the target does not list: a lake flushes and
+    merges rows into files that begin in the past. A file without a row that lives may be missing."""
+    table, count = files.table, files.table.num_rows
+    begin, end = table.column("begin").to_numpy(), table.column("end").fill_null(base + 2).to_numpy()
+    gone = files.deletes.filter(pc.less_equal(files.deletes.column("begin"), base)).column("file").to_numpy()
+    lives = np.bincount(gone, minlength=count) < table.column("record_count").to_numpy()
+    rows = np.flatnonzero((begin <= base) & (end > base + 1) & lives)
+    paths = table.column("path").take(pa.array(rows, pa.int64())).to_pylist()
+    return frozenset(each for each in paths if each not in listed and output_name(each) not in listed)
+
+
+def _begun(files: Files, base: int | None, missing: frozenset[str]) -> pa.ChunkedArray:
+    """Whether the target does not hold a file yet."""
+    begun = pc.greater(files.table.column("begin"), -1 if base is None else base)
+    if not missing:
+        return begun
+    return pc.or_(begun, pc.is_in(files.table.column("path"), pa.array(sorted(missing), pa.string())))
 
 
 def _told(table: Table, problem: FileProblem) -> FileProblem:
@@ -208,7 +245,7 @@ _ASKED = "rewrite-asked"
 
 
 def _rewrites(
-    files: Files, healed: Sequence[FileProblem], first: int, base: int | None, everything: bool
+    files: Files, healed: Sequence[FileProblem], first: int, begun: pa.ChunkedArray, everything: bool
 ) -> tuple[tuple[Rewrite, ...], tuple[int, ...]]:
     """The files to rewrite in classes of equal reasons, and their row numbers."""
     reasons: dict[int, list[str]] = {row: [_ASKED] for row in range(files.table.num_rows)} if everything else {}
@@ -216,11 +253,12 @@ def _rewrites(
         for row in problem.rows:
             reasons.setdefault(row, []).append(problem.finding.code.text)
     rows = sorted(reasons)
-    facts = files.table.select(["begin", "end", "size"]).take(pa.array(rows, pa.int64())).to_pylist()
+    facts = files.table.select(["end", "size"]).append_column("begun", begun)
+    told_of = facts.take(pa.array(rows, pa.int64())).to_pylist()
     classes: dict[tuple[str, ...], list[int]] = {}
     chosen = []
-    for row, fact in zip(rows, facts, strict=True):
-        if fact["begin"] <= (-1 if base is None else base) or (fact["end"] is not None and fact["end"] <= first):
+    for row, fact in zip(rows, told_of, strict=True):
+        if not fact["begun"] or (fact["end"] is not None and fact["end"] <= first):
             continue
         chosen.append(row)
         told = classes.setdefault(tuple(sorted(set(reasons[row]))), [0, 0, 0, 0])
@@ -268,20 +306,28 @@ def _base(table: Table, held: TargetTable, definition: str, options: Options) ->
     if bookmark.source.get("uuid") != table.uuid or (
         not table.uuid and bookmark.source.get("location") != table.location
     ):
-        return Finding(
-            Code.TARGET_EXISTS,
-            str(table.name),
-            f"{name} was migrated from {bookmark.source.get('location')}",
-            "choose another name with --as",
+        again = table.format == bookmark.source.get("format") == "ducklake" and (
+            bookmark.source.get("location") == table.location
         )
+        which = "a table of that name that was dropped since" if again else str(bookmark.source.get("location"))
+        hint = "choose another name with --as"
+        if held.listed is not None:
+            hint += f", or remove {name} from the target first"
+        return Finding(Code.TARGET_EXISTS, str(table.name), f"{name} was migrated from {which}", hint)
     if bookmark.changed_by.startswith("dropped_table"):
         raise Conflict(
             f"{name} was dropped in the lake ({bookmark.changed_by})", hint="release it first to migrate it again"
         )
     ids = [commit.id for commit in table.commits]
     newest = ids[-1] if ids else ""
+    if held.listed is not None and bookmark.changed_by:
+        raise Conflict(
+            f"{name} was changed by somebody else ({bookmark.changed_by}) since it was published",
+            hint="publish it under another name with --as, or go on there alone",
+        )
     if bookmark.commit == newest and bookmark.definition == definition:
-        return len(table.commits)
+        # snapshots that the source has expired are taken from the target's list, since their files may go
+        return len(table.commits) - 1 if held.commits - set(ids) else len(table.commits)
     if table.imported:
         what = "the source changed" if bookmark.commit != newest else "other types or another layout are asked for"
         raise Conflict(
@@ -302,12 +348,28 @@ def _base(table: Table, held: TargetTable, definition: str, options: Options) ->
         return -1
     if bookmark.commit not in ids and options.at is not None:
         raise UsageError(f"{name} holds a later state than --at {options.at}", hint="leave --at out to catch up")
+    if (
+        bookmark.commit not in ids
+        and held.listed is not None
+        and (base := _expired(table, bookmark.commit)) is not None
+    ):
+        return base
     if bookmark.commit not in ids:
         raise Conflict(
             f"{table.name}: commit {bookmark.commit}, which the lake holds, is no longer in the source's main history",
             hint="it was rolled back or expired; release the table and migrate it again",
         )
     return ids.index(bookmark.commit)
+
+
+def _expired(table: Table, commit: str) -> int | None:
+    """The last kept commit before one that the source has expired, -1 for none; None where that cannot be told. A lake
+    has no branches: what has a greater number came after it."""
+    ids = [each.id for each in table.commits]
+    if table.format != "ducklake" or not all(each.isdecimal() for each in (commit, *ids)):
+        return None
+    older = sum(int(each) < int(commit) for each in ids)
+    return older - 1 if older < len(ids) else None
 
 
 def _first(table: Table, problems: Sequence[FileProblem], base: int | None) -> tuple[int, list[Finding]]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import TypeVar
@@ -13,7 +13,7 @@ from bridge.model.files import Files
 from bridge.model.findings import Code, Finding
 from bridge.model.objects import Objects
 from bridge.model.options import Options
-from bridge.model.paths import apply_map, is_absolute
+from bridge.model.paths import apply_map, is_absolute, is_within
 from bridge.model.table import Table, TableName
 from bridge.ports import Notice, ProgressSink
 from converters.ducklake.catalog.history import (
@@ -150,6 +150,17 @@ class LakeSource:
         with session(self.place) as opened:
             state = lake_state(opened)
             return any(each.id == id_ and each.live(state.head) for each in state.tables)
+
+    def gave(self, source: Mapping[str, str]) -> bool:
+        """By the table's id where the catalog still knows it, else by its folder below the data path."""
+        if source.get("format") != "ducklake":
+            return False
+        known = any(each.uuid == source.get("uuid") for each in self.state.tables)
+        return known or is_within(source.get("location", ""), self.data_path)
+
+    def now(self, source: Mapping[str, str]) -> TableName | None:
+        """Names change, ids do not."""
+        return next((name for name, each in self._tables.items() if each.uuid == source.get("uuid")), None)
 
     def open(self, name: TableName) -> LakeSourceTable:
         """Read a table's definition and history."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 import gzip
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -40,6 +40,10 @@ class Home(Protocol):
 
     def find(self, name: TableName) -> tuple[TableName, Held] | None:
         """A table of that name, whatever its case, under the name that it has."""
+        ...
+
+    def names(self, namespace: tuple[str, ...]) -> Sequence[TableName]:
+        """The tables of a namespace that is there; none of another."""
         ...
 
     def location(self, name: TableName) -> str:
@@ -83,6 +87,12 @@ class Warehouse:
             return None
         path = locate.find_metadata(here)[0]
         return TableName(tuple(levels[:-1]), levels[-1]), Held(path, load(path))
+
+    def names(self, namespace: tuple[str, ...]) -> Sequence[TableName]:
+        """The directories in the namespace's that are tables."""
+        here = "/".join((self.path, *namespace))
+        folders = [each for each, folder in storage.list_directory(here) if folder]
+        return [TableName(namespace, each) for each in sorted(folders) if locate.is_table(f"{here}/{each}")]
 
     def location(self, name: TableName) -> str:
         """DIR/namespace/table."""

@@ -9,8 +9,10 @@ import subprocess
 import sys
 import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any
 
 import numpy as np
 
@@ -80,8 +82,18 @@ class IcebergTarget:
         for name in names:
             there = self._home.find(name)
             if there is not None:
-                found[name] = TargetTable(there[0], bookmark_of(there[1].metadata))
+                metadata = there[1].metadata
+                commits = frozenset(kept_commits(metadata))
+                found[name] = TargetTable(there[0], bookmark_of(metadata), commits, partial(_listed, metadata))
         return found
+
+    def published(self, namespace: tuple[str, ...]) -> Sequence[TargetTable]:
+        """Those of the namespace that have a bookmark."""
+        found: list[TargetTable] = []
+        for name in self._home.names(namespace):
+            with suppress(BridgeError, ValueError):  # somebody else's table that cannot be read is none of ours
+                found += self.lookup([name]).values()
+        return [each for each in found if each.bookmark is not None]
 
     def newest(self) -> int | None:
         """Each table has times of its own."""
@@ -278,8 +290,7 @@ class IcebergTarget:
     def _check(self, write: TableWrite, held: Held | None) -> None:
         """The plan was made of what is still there."""
         bookmark = None if held is None else bookmark_of(held.metadata)
-        base = write.table.commits[write.base].id if write.base is not None and write.base >= 0 else ""
-        if bookmark is None or bookmark.commit != base:
+        if bookmark is None or bookmark.commit != write.held:
             raise Conflict(f"{write.name} in {self._home.shown} changed meanwhile", hint="run it again")
         if bookmark.changed_by:
             raise Conflict(
@@ -355,6 +366,12 @@ class IcebergTarget:
             f"undo:       remove the tables' metadata from {shlex.quote(self._home.shown)}; no source file goes"
         )
         return said
+
+
+def _listed(metadata: Mapping[str, Any]) -> frozenset[str]:
+    """The live data files by path, and those that we wrote by what they are called after."""
+    paths = [path for path, _ in held_files(metadata)]
+    return frozenset(paths) | {match.group(1) for path in paths if (match := _REWRITTEN.search(path))}
 
 
 def _ask(asked: Sequence[Mapping[str, object]]) -> list[dict[str, object]]:

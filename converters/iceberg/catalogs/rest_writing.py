@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import json
 import uuid
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import requests
@@ -47,6 +47,14 @@ class RestHome(RestReader):
             return None
         assert located.returned is not None
         return name, Held(normalise(located.metadata), json.loads(located.returned))
+
+    def names(self, namespace: tuple[str, ...]) -> Sequence[TableName]:
+        """As the server lists them."""
+        try:
+            with self._told():
+                return [TableName(namespace, each[-1]) for each in sorted(self._client.list_tables(namespace))]
+        except Missing:
+            return []
 
     def location(self, name: TableName) -> str:
         """Below the namespace's own location, else below the warehouse where that is a path."""

@@ -6,7 +6,7 @@ PyIceberg's own SqlCatalog writes no format 3; the compare-and-swap here is the 
 from __future__ import annotations
 
 import uuid
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -100,6 +100,14 @@ class SqlHome:
         path = normalise(by_name[key])
         levels = tuple(key[0].split(".")) if key[0] else ()
         return TableName(levels, key[1]), Held(path, load(path))
+
+    def names(self, namespace: tuple[str, ...]) -> Sequence[TableName]:
+        """The rows of a namespace."""
+        query = sa.select(_TABLES.c.table_name).where(
+            _TABLES.c.catalog_name == self._settings.name, _TABLES.c.table_namespace == ".".join(namespace)
+        )
+        with self._asked() as connection:
+            return [TableName(namespace, each) for each in sorted(connection.execute(query).scalars())]
 
     def location(self, name: TableName) -> str:
         """WAREHOUSE/namespace/table."""

@@ -8,12 +8,13 @@ from typing import Any
 import numpy as np
 import polars as pl
 
+from bridge.model.paths import is_within
 from converters import storage
 from converters.iceberg.avro import read_frame, read_records
 from converters.iceberg.publish.history import State
 from converters.iceberg.publish.manifest_files import DELETED, manifest_of
 
-__all__ = ["every_path", "held_files", "held_state"]
+__all__ = ["every_path", "held_files", "held_state", "lost_snapshots"]
 
 _ENTRY = {
     "status": pl.Int32,
@@ -22,6 +23,7 @@ _ENTRY = {
     "record_count": pl.Int64,
     "referenced_data_file": pl.String,
 }
+_KEYS = ("status", "content", "file_path", "referenced_data_file", "record_count")
 _TOTALS = ("total-data-files", "total-delete-files", "total-records", "total-position-deletes", "total-files-size")
 
 
@@ -30,9 +32,12 @@ def _current(metadata: Mapping[str, Any]) -> Mapping[str, Any] | None:
     return next((each for each in metadata.get("snapshots") or () if each["snapshot-id"] == current), None)
 
 
-def held_state(metadata: Mapping[str, Any] | None, number_of: Mapping[tuple[int, str], int], unknown: int) -> State:
-    """The state to go on from. `number_of` gives the number of a live data file by (0, path) and of the deletes of a
-    data file by (1, its path); what is listed beside them gets numbers from `unknown` on."""
+def held_state(
+    metadata: Mapping[str, Any] | None, number_of: Mapping[tuple[int, str], tuple[int, int]], unknown: int
+) -> State:
+    """The state to go on from. `number_of` gives the number and the record count of a live data file by (0, path) and
+    of the deletes of a data file by (1, its path); what is listed beside them, or with other deletes, gets numbers from
+    `unknown` on."""
     if metadata is None:
         return State()
     state = State(
@@ -46,12 +51,12 @@ def held_state(metadata: Mapping[str, Any] | None, number_of: Mapping[tuple[int,
     for stored in read_records(storage.read(snapshot["manifest-list"], "manifest list")):
         frame = read_frame(storage.read(stored["manifest_path"], "manifest"), _ENTRY, "data_file")
         members = np.full(len(frame), -1, dtype=np.int64)
-        columns = (frame[name].to_list() for name in ("status", "content", "file_path", "referenced_data_file"))
-        for place, (status, content, path, referenced) in enumerate(zip(*columns, strict=True)):
+        columns = (frame[name].to_list() for name in _KEYS)
+        for place, (status, content, path, referenced, count) in enumerate(zip(*columns, strict=True)):
             if status == DELETED:
                 continue
-            number = number_of.get((content, referenced if content else path))
-            if number is None:
+            number, records = number_of.get((content, referenced if content else path), (-1, -1))
+            if number < 0 or (content and records != count):
                 number, unknown = unknown, unknown + 1
             members[place] = number
         state.manifests.append(manifest_of(stored, members))
@@ -70,6 +75,32 @@ def held_files(metadata: Mapping[str, Any]) -> list[tuple[str, int]]:
         live = frame.filter(pl.col("status") != DELETED)
         found += list(zip(live["file_path"].to_list(), live["record_count"].to_list(), strict=True))
     return found
+
+
+def lost_snapshots(metadata: Mapping[str, Any], known: frozenset[str]) -> frozenset[int]:
+    """The snapshots that list data files which the source does not know any more, and which its cleanup removes; files
+    below the table's own location are ours. Merging takes files that are live: older snapshots are looked at when the
+    newest lists such a file."""
+    place = str(metadata["location"])
+
+    def lost(path: str) -> bool:
+        return path not in known and not is_within(path, place)
+
+    if not any(lost(path) for path, _ in held_files(metadata)):
+        return frozenset()
+    read: dict[str, bool] = {}
+    found = set()
+    for snapshot in metadata.get("snapshots") or ():
+        for stored in read_records(storage.read(snapshot["manifest-list"], "manifest list")):
+            path = str(stored["manifest_path"])
+            if path not in read and not stored["content"]:
+                frame = read_frame(storage.read(path, "manifest"), _ENTRY, "data_file")
+                live = frame.filter(pl.col("status") != DELETED)
+                read[path] = any(lost(each) for each in live["file_path"].to_list())
+            if read.get(path):
+                found.add(int(snapshot["snapshot-id"]))
+                break
+    return frozenset(found)
 
 
 def every_path(metadata: Mapping[str, Any]) -> frozenset[str]:

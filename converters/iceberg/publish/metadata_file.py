@@ -116,6 +116,7 @@ def _millis(commit: Commit) -> int:
 def built(
     write: TableWrite,
     made: Sequence[Made],
+    lost: frozenset[int],
     specs: Mapping[int, PartitionSpec],
     spec: int,
     version: int,
@@ -125,12 +126,12 @@ def built(
     next_row_id: int,
     properties: Mapping[str, str],
 ) -> dict[str, Any]:
-    """The whole document; `held` is the one before."""
+    """The whole document; `held` is the one before, of which the snapshots `lost` cannot be read for long."""
     table = write.table
     order = published_order(table.sort_order)
     schemas = {each.id: each for each in table.schemas.values()} | {table.schema.id: table.schema}
     documents, ids_of = _schemas(schemas, version, held)
-    kept = _kept(write, held)
+    kept = _kept(write, held, lost, bool(made))
     snapshots = [*kept, *(_snapshot(each, ids_of[each.commit.schema], _millis(each.commit), version) for each in made)]
     ids = {each["snapshot-id"] for each in snapshots}
     log = [each for each in (held or {}).get("snapshot-log") or () if each["snapshot-id"] in ids]
@@ -208,14 +209,15 @@ def _text(schema: Mapping[str, Any]) -> str:
     return json.dumps({key: value for key, value in schema.items() if key != "schema-id"}, sort_keys=True)
 
 
-def _kept(write: TableWrite, held: Mapping[str, Any] | None) -> list[dict[str, Any]]:
+def _kept(write: TableWrite, held: Mapping[str, Any] | None, lost: frozenset[int], newer: bool) -> list[dict[str, Any]]:
     """The snapshots before: those that stand for commits that the source has dropped go, since its files may."""
     if held is None:
         return []
     there = {each.id for each in write.table.commits}
-    gone = {snapshot for commit, snapshot in kept_commits(held).items() if commit not in there}
-    current = held.get("current-snapshot-id")
-    return [each for each in held.get("snapshots") or () if each["snapshot-id"] not in gone - {current}]
+    gone = {snapshot for commit, snapshot in kept_commits(held).items() if commit not in there} | lost
+    if not newer:
+        gone.discard(held.get("current-snapshot-id", -1))
+    return [each for each in held.get("snapshots") or () if each["snapshot-id"] not in gone]
 
 
 def _others(held: Mapping[str, Any] | None, ids: set[int]) -> dict[str, Any]:

@@ -21,8 +21,8 @@ from bridge.model.types import ColumnType, FieldId
 from bridge.ports import ProgressSink, TableWrite
 from converters import storage
 from converters.iceberg.publish.delete_writer import Deleted, DeleteWriter
-from converters.iceberg.publish.held import held_state
-from converters.iceberg.publish.history import Entries, Made, publish
+from converters.iceberg.publish.held import held_state, lost_snapshots
+from converters.iceberg.publish.history import Entries, Made, State, publish
 from converters.iceberg.publish.layout import published_specs
 from converters.iceberg.publish.lifetimes import Spans, spans_of
 from converters.iceberg.publish.manifest_files import ManifestFiles, Record
@@ -190,8 +190,13 @@ def prepare(
     manifests = ManifestFiles(metadata_directory, mark, version, specs, latest)
     deletes = DeleteWriter(f"{location}/data", mark, version)
     maker = _Maker(files, spans, measures, proofs, spec_of, manifests, deletes)
-    entries, numbers = _entries(spans, spec_of, files, -1 if base is None else base, maker)
+    # a commit that the source has expired: what was deleted then cannot be told any more
+    known = "" if base is None or base < 0 else table.commits[base].id
+    expired = base is not None and write.held not in (None, known)
+    entries, numbers = _entries(spans, spec_of, files, -1 if base is None else base, expired, maker)
     state = held_state(held, numbers, len(entries.begin))
+    if base is not None:
+        entries = _with_missing(entries, state, start)
     unknown = max((int(each.members.max(initial=-1)) for each in state.manifests), default=-1) + 1
     entries = _with_unknown(entries, unknown, start)
     ids = snapshot_ids(table)
@@ -204,8 +209,20 @@ def prepare(
     except BaseException:
         Published({}, (), (*manifests.written, *deletes.written), 0).discard()
         raise
+    paths = frozenset(files.table.column("path").to_pylist())
+    lost = frozenset() if held is None else lost_snapshots(held, paths)
     metadata = built(
-        write, made, specs, place[table.spec.id], version, location, held, held_path, state.next_row_id, properties
+        write,
+        made,
+        lost,
+        specs,
+        place[table.spec.id],
+        version,
+        location,
+        held,
+        held_path,
+        state.next_row_id,
+        properties,
     )
     added = int(entries.new[: entries.data].sum())
     return Published(metadata, tuple(made), (*manifests.written, *deletes.written), added)
@@ -218,17 +235,33 @@ def _held_specs(held: Mapping[str, Any] | None) -> dict[int, PartitionSpec]:
 
 
 def _entries(
-    spans: Spans, spec_of: np.ndarray, files: Files, base: int, maker: _Maker
-) -> tuple[Entries, dict[tuple[int, str], int]]:
-    """All files under one numbering, and the numbers of those that the target holds at commit `base`."""
+    spans: Spans, spec_of: np.ndarray, files: Files, base: int, expired: bool, maker: _Maker
+) -> tuple[Entries, dict[tuple[int, str], tuple[int, int]]]:
+    """All files under one numbering, and the numbers and record counts of those that the target may hold: data files
+    that are live at commit `base` or at the next, and deletes that are in effect at `base`, unless its state is of a
+    commit that is gone."""
     count, sets = len(spans.row), spans.deletes
     begin, end = np.concatenate([spans.begin, sets.begin]), np.concatenate([spans.end, sets.end])
     row = np.concatenate([spans.row, spans.row[sets.span]])
     entries = Entries(count, begin, end, spec_of[row], begin > base, maker.records)
-    there = np.flatnonzero((begin <= base) & (end > base))
+    data = np.arange(len(begin)) < count
+    there = np.flatnonzero(np.where(data, begin <= base + 1, (begin <= base) & (not expired)) & (end > base))
     paths = files.table.column("path").take(pa.array(row[there])).to_pylist()
-    numbers = {(int(number >= count), path): int(number) for number, path in zip(there.tolist(), paths, strict=True)}
+    numbers = {
+        (int(number >= count), path): (number, len(sets.positions(number - count)) if number >= count else -1)
+        for number, path in zip(there.tolist(), paths, strict=True)
+    }
     return entries, numbers
+
+
+def _with_missing(entries: Entries, state: State, start: int) -> Entries:
+    """What the target lists is not new; what it lacks of the state that it is at begins with the next commit."""
+    seen = np.zeros(len(entries.begin), dtype=bool)
+    for manifest in state.manifests:
+        members = manifest.members
+        seen[members[(members >= 0) & (members < len(seen))]] = True
+    new = ~seen & (entries.end > start)
+    return replace(entries, new=new, begin=np.where(new, np.maximum(entries.begin, start), entries.begin))
 
 
 def _with_unknown(entries: Entries, count: int, start: int) -> Entries:
