@@ -15,11 +15,11 @@ import duckdb
 from bridge.model.rewrite import PartitionKey, Target
 from bridge.model.types import Field
 from converters.duckdb_file.casts import stored_type
-from converters.duckdb_file.dictionaries import has_merged
 from converters.duckdb_file.pieces import Copied, Rows, copy_options, run_copy, split
 from converters.duckdb_file.place import TablePlace
 from converters.duckdb_file.reader import selected
 from converters.parquet.copied import ColumnStat, column_stats
+from converters.parquet.dictionaries import has_merged
 from converters.parquet.extensions import load
 from converters.parquet.sql import identifier, literal
 

@@ -36,6 +36,7 @@ from converters.ducklake.measure import field_ids, measured
 from converters.ducklake.projection import Level, projected
 from converters.ducklake.remote import connect_objects
 from converters.ducklake.source_files import ENCRYPTED, INLINED
+from converters.parquet.dictionaries import has_merged
 
 __all__ = ["LakeEngine", "open_engine"]
 
@@ -234,6 +235,8 @@ def _write(relation: _Relation, target: Target, local: str, left_out: np.ndarray
     ]
     if settings.level is not None:
         options.append(f"COMPRESSION_LEVEL {int(settings.level)}")
+    if has_merged(relation.connection, ", ".join(columns), relation.sql, target.fields):
+        options.append("DICTIONARY_SIZE_LIMIT 0")
     query = f"SELECT {', '.join(columns)} FROM {relation.sql}"
     if len(left_out):
         relation.connection.register("left_out", pa.table({"place": left_out}))

@@ -52,7 +52,7 @@ def ordered(
         f"{_key(fields, key, place)} AS {identifier(KEY + str(place))}" for place, key in enumerate(target.partition)
     ]
     order = [identifier(KEY + str(place)) for place in range(len(keys))]
-    order += [_sort(key) for key in target.sort] + [identifier(POSITION)]
+    order += [_sort(key, fields) for key in target.sort] + [identifier(POSITION)]
     reader = pa.RecordBatchReader.from_batches(feed, keyed())
     sorting = connection.cursor()
     sorting.execute("SET TimeZone = 'UTC'")
@@ -61,8 +61,10 @@ def ordered(
     return iter(sorting.execute(query).to_arrow_reader(_BATCH))
 
 
-def _sort(key: SortKey) -> str:
+def _sort(key: SortKey, fields: dict[str, Field]) -> str:
     expression = identifier(key.path[0]) + "".join(f"[{literal(name)}]" for name in key.path[1:])
+    if not key.path[1:] and fields[key.path[0]].type in (Leaf.FLOAT32, Leaf.FLOAT64):
+        expression += " + 0"  # a column of its own comes back as the key has it, without the sign of zero
     return f"{expression} {'DESC' if key.descending else 'ASC'} NULLS {'FIRST' if key.nulls_first else 'LAST'}"
 
 

@@ -18,6 +18,7 @@ import pyarrow.compute as pc
 
 from bridge.errors import BridgeError, Unreachable
 from converters import storage
+from converters.parquet.dictionaries import holds_merged, may_merge
 from converters.parquet.left_out import LEFT_OUT, packed
 from converters.spark.guarded import Guarded, owned
 from converters.spark.layout import KEY, POSITION, ordered
@@ -38,6 +39,8 @@ def rewrite(task: RewriteTask, progress: Callable[[str], None] | None = None) ->
     numbers = RowNumbers.of(task, source.schema, len(deleted) > 0)
     target, settings = replace(task.target, fields=(*task.target.fields, *numbers.fields)), task.target.settings
     reading = projection(task.source, source.schema, target.fields)
+    if _merges(source, reading.needed):
+        settings = replace(settings, dictionaries=False)
     storage.make_directory(target.directory)
     moved = bool(target.sort or target.partition)
     with connect(settings) as connection:
@@ -79,6 +82,14 @@ def rewrite(task: RewriteTask, progress: Callable[[str], None] | None = None) ->
             )
     _check(task, rows, made)
     return pa.Table.from_pylist(made, schema=WRITTEN)
+
+
+def _merges(source: Source, needed: tuple[str, ...]) -> bool:
+    """Whether a dictionary would change values of the file, which its float columns tell."""
+    floating = [name for name in needed if may_merge(source.schema.field(name).type)]
+    return bool(floating) and any(
+        holds_merged(batch.column(name)) for batch in source.batches(floating) for name in floating
+    )
 
 
 _STAT = ("field", "size", "values", "nulls", "nans", "lower", "upper")

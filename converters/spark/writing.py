@@ -101,6 +101,8 @@ def write_piece(
         options.append(f"KV_METADATA {{{listed}}}")
     if settings.level is not None:
         options.append(f"COMPRESSION_LEVEL {int(settings.level)}")
+    if not settings.dictionaries:
+        options.append("DICTIONARY_SIZE_LIMIT 0")
     with _aside(path) as local:
         connection.register("rows_in", rows)
         try:

@@ -397,6 +397,22 @@ def test_files_are_cut_at_the_target_size_and_say_where_they_begin(tmp_path: Pat
     assert {path: Path(path).read_bytes() for path in before} == before
 
 
+@pytest.mark.parametrize("sort", [(), (SortKey(("d",)),)])
+def test_zeros_keep_their_signs(sort: tuple[SortKey, ...], tmp_path: Path) -> None:
+    values = [-0.0, 0.0, 1.0, None] * 2_000
+    columns = {
+        "i": list(range(len(values))),
+        "d": pa.array(values, pa.float64()),
+        "l": pa.array([[{"f": each}] for each in values], pa.list_(pa.struct([("f", pa.float32())]))),
+    }
+    names = (Name(1, ("i",)), Name(2, ("d",)), Name(3, ("l",), (Name(4, ("element",), (Name(5, ("f",)),)),)))
+    inner = ListOf(field(4, "element", Struct((field(5, "f", Leaf.FLOAT32),))))
+    fields = (field(1, "i", Leaf.INT64), field(2, "d", Leaf.FLOAT64), field(3, "l", inner))
+    written = rewrite(task(save(tmp_path / "s.parquet", columns), tmp_path / "out", fields, names=names, sort=sort))
+    found = {i: (str(d), str(below[0]["f"])) for i, d, below in rows(written)}
+    assert found == {i: (str(each), str(each)) for i, each in enumerate(values)}
+
+
 def test_sorted_within_the_file(tmp_path: Path) -> None:
     columns = {
         "k": pa.array([2, None, 1, 2, float("nan")], pa.float64()),

@@ -7,13 +7,16 @@ rows that hold such a value are written without dictionaries, which DuckDB can o
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 import duckdb
+import numpy as np
+import pyarrow as pa
 
 from bridge.model.types import ColumnType, Field, Leaf, ListOf, MapOf, Struct
 from converters.parquet.sql import identifier, literal
 
-__all__ = ["has_merged"]
+__all__ = ["has_merged", "holds_merged", "may_merge"]
 
 _IN_VARIANT = r"-0\.0|nan|\d:\d|day|month|year"
 """In the text of a variant: what could be one of them."""
@@ -49,3 +52,23 @@ def _merged(sql: str, type_: ColumnType, depth: int) -> Iterator[str]:
                     yield f"(len(list_filter({values}, lambda {one}: {condition})) > 0)"
         case _:
             return
+
+
+def may_merge(type_: pa.DataType) -> bool:
+    """Whether values of a type could be merged: floats, at any level."""
+    return pa.types.is_floating(type_) or any(may_merge(type_.field(place).type) for place in range(type_.num_fields))
+
+
+def holds_merged(values: Any) -> bool:
+    """Whether an array holds a value that a dictionary would merge with an equal one."""
+    type_ = values.type
+    if not may_merge(type_):
+        return False
+    if pa.types.is_struct(type_):
+        return any(map(holds_merged, values.flatten()))
+    if pa.types.is_map(type_):
+        return holds_merged(values.keys) or holds_merged(values.items)
+    if pa.types.is_nested(type_):
+        return holds_merged(values.flatten())
+    plain = values.drop_null().to_numpy(zero_copy_only=False)
+    return bool((np.signbit(plain) & ((plain == 0) | np.isnan(plain))).any())
