@@ -624,3 +624,93 @@ def test_published_tables_that_are_gone_or_renamed_are_told(lake: Lake) -> None:
     lake.do("CALL ducklake_expire_snapshots('lake', older_than => now())")
     found = lake.publish(exclude=("main.c",)).plan.findings
     assert {each.subject for each in found if each.code.text == "published-stays"} == {"main.a", "main.b"}
+
+
+@pytest.mark.slow
+def test_128_bits_that_the_catalog_holds_keep_their_digits(tmp_path: Path) -> None:
+    home, warehouse = tmp_path / "lake.ducklake", tmp_path / "warehouse"
+    exact, beyond = "12345678901234567890123", "170141183460469231731687303715884105727"
+    done = use(
+        str(home),
+        [
+            "CREATE TABLE lake.h(h HUGEINT, u UHUGEINT)",
+            f"INSERT INTO lake.h VALUES (9007199254740993, {exact}), (-{exact}, NULL), (1, 2)",
+            "CREATE TABLE lake.big(h HUGEINT)",
+            f"INSERT INTO lake.big VALUES ({beyond})",
+            "CREATE TABLE lake.old(h HUGEINT)",
+            "INSERT INTO lake.old SELECT 9007199254740992 + i FROM range(100) r(i)",
+            "INSERT INTO lake.old VALUES (9007199254740993)",
+        ],
+    )
+    assert not any(done)
+    told = {}
+    for name in ("h", "big", "old"):
+        options = bridge.Options(tables=(f"main.{name}",), verify="rows")
+        report = bridge.migrate(f"ducklake:{home}", f"iceberg:{warehouse}", options)
+        told[name] = {each.code.text for each in report.plan.tables[0].findings}
+        # a row that is not what the lake answers is said, and never hidden by comparing doubles
+        assert bool(report.faults) == (name != "h"), report.faults
+    assert "type-narrowed" not in told["h"]
+    assert "type-narrowed" in told["big"] & told["old"] and "type-mapped" not in told["big"] | told["old"]
+    found = judged(warehouse / "main/h")
+    assert {str(each["h"]) for each in found} == {"9007199254740993", f"-{exact}", "1"}
+    assert {str(each["u"]) for each in found} == {exact, "None", "2"}
+
+
+def judged(table: Path) -> list[dict[str, Any]]:
+    """The rows of a published table by PyIceberg."""
+    from pyiceberg.table import StaticTable
+
+    rows: list[dict[str, Any]] = StaticTable.from_metadata(str(current(table)[0])).scan().to_arrow().to_pylist()
+    return rows
+
+
+@pytest.mark.slow
+def test_a_name_that_was_another_table_s_is_told(lake: Lake) -> None:
+    lake.do("CREATE TABLE t(a INTEGER)", "INSERT INTO t VALUES (1)", "DROP TABLE t", "CREATE TABLE t(b VARCHAR)")
+    report = lake.publish()
+    assert [each.code.text for each in report.plan.tables[0].findings] == ["history-trimmed"]
+
+
+@pytest.mark.slow
+def test_a_file_that_is_no_lake_is_no_source(tmp_path: Path) -> None:
+    (tmp_path / "junk.ducklake").write_text("this is no lake, but it is long enough to be one")
+    ran = run("migrate", f"ducklake:{tmp_path}/junk.ducklake", f"iceberg:{tmp_path}/warehouse")
+    assert ran.code == 6 and "junk.ducklake is not a DuckDB file" in ran.err
+    assert not (tmp_path / "warehouse").exists()
+
+
+@pytest.mark.slow
+def test_types_that_pyiceberg_does_not_know_are_not_verified_and_do_not_fail(lake: Lake, tmp_path: Path) -> None:
+    lake.do(
+        "CREATE TABLE t(id INTEGER, v VARIANT)",
+        "INSERT INTO t SELECT i, {'a': i}::VARIANT FROM range(20) r(i)",
+        "CREATE TABLE g(id INTEGER, g GEOMETRY)",
+    )
+    for verify in ("metadata", "rows"):
+        shutil.rmtree(lake.warehouse, ignore_errors=True)
+        report = lake.publish(verify=verify)
+        assert report.exit_code == 0 and not report.faults, report.faults
+        said = [each.what for each in report.checks]
+        assert any("PyIceberg does not know variant" in each for each in said)
+        assert any("PyIceberg does not know geometry" in each for each in said)
+        assert not any("\n" in each for each in said)
+
+
+@pytest.mark.slow
+def test_files_with_a_column_that_has_no_name_in_the_mapping_are_rewritten(lake: Lake, tmp_path: Path) -> None:
+    import pyarrow.parquet as pq
+
+    foreign = tmp_path / "foreign"
+    foreign.mkdir()
+    pq.write_table(pa.table({"id": pa.array([1, 2], pa.int64()), "extra": ["a", "b"]}), foreign / "one.parquet")
+    lake.do(
+        "CREATE TABLE t(id BIGINT)",
+        f"CALL ducklake_add_data_files('lake', 't', '{foreign}/one.parquet', ignore_extra_columns => true)",
+    )
+    report = lake.publish()
+    assert report.exit_code == 0 and not report.faults, report.faults
+    assert [each.reasons for each in report.plan.tables[0].rewrites] == [("no-field-ids",)]
+    assert judge_iceberg([lake.expected()], ["pyiceberg", "duckdb"], tmp_path / "judge") == []
+    shutil.rmtree(lake.warehouse)
+    assert not lake.publish(readers=("spark", "duckdb"), verify="none").plan.tables[0].rewrites

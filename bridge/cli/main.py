@@ -262,8 +262,9 @@ def migrate(
     """Write a source's tables into a target, in one transaction.
 
     SOURCE is iceberg:PATH (a table's directory, its .metadata.json file or a warehouse), iceberg-catalog:NAME (a
-    PyIceberg catalog: REST, SQL, Hive) or duckdb:FILE, whose rows are copied; TARGET is ducklake:FILE,
-    ducklake:sqlite:FILE or ducklake:postgres:CONNECTION. Running it again adds what the source gained since.
+    PyIceberg catalog: REST, SQL, Hive), duckdb:FILE, whose rows are copied, or a lake: ducklake:FILE,
+    ducklake:sqlite:FILE or ducklake:postgres:CONNECTION. TARGET is a lake, or for publishing one iceberg:DIRECTORY (a
+    warehouse) or iceberg-catalog:NAME. Running it again adds what the source gained since.
     """
     from bridge import app
     from bridge.cli import render

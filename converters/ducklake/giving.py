@@ -13,6 +13,7 @@ import pyarrow as pa
 
 from bridge.errors import BridgeError
 from converters.ducklake.extensions import connect
+from converters.ducklake.identifiers import identifier
 from converters.ducklake.remote import connect_objects
 
 __all__ = ["main"]
@@ -28,7 +29,13 @@ def main() -> None:
         if asked["objects"]:
             connect_objects(connection)
         connection.execute(asked["attach"])
-        reader = connection.execute(asked["query"]).to_arrow_reader(_BATCH)
+        wide = [
+            f"CAST({identifier(name)} AS VARCHAR) AS {identifier(name)}"
+            for name, type_, *_ in connection.execute(f"DESCRIBE {asked['query']}").fetchall()
+            if type_ in ("HUGEINT", "UHUGEINT", "VARIANT")  # Arrow has doubles for the first, and nothing for the last
+        ]
+        query = f"SELECT * REPLACE ({', '.join(wide)}) FROM ({asked['query']})" if wide else asked["query"]
+        reader = connection.execute(query).to_arrow_reader(_BATCH)
         with pa.OSFile(asked["path"], "wb") as sink, pa.ipc.new_stream(sink, reader.schema) as writer:
             for batch in reader:
                 writer.write_batch(batch)

@@ -8,13 +8,14 @@ from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import TypeVar
 
-from bridge.errors import Blocked, Conflict, UsageError
+from bridge.errors import Blocked, Conflict, Unreachable, UsageError
 from bridge.model.files import Files
 from bridge.model.findings import Code, Finding
 from bridge.model.objects import Objects
 from bridge.model.options import Options
 from bridge.model.paths import apply_map, is_absolute, is_within
 from bridge.model.table import Table, TableName
+from bridge.model.types import FieldId
 from bridge.ports import Notice, ProgressSink
 from converters.ducklake.catalog.history import (
     Definition,
@@ -29,6 +30,7 @@ from converters.ducklake.catalog.session import Place, Session, parse_place, ses
 from converters.ducklake.definition import History, history_of, table_of
 from converters.ducklake.source_files import read_files
 from converters.ducklake.source_rows import LakeRows
+from converters.ducklake.wide_integers import exact, kept_exactly
 
 __all__ = ["LakeSource", "LakeSourceTable", "open_source"]
 
@@ -84,7 +86,12 @@ class LakeSource:
             raise UsageError("--source-option is for iceberg-catalog:NAME", hint="leave it out")
         self.place = place
         self.options = options
-        self.state = with_retry(self._opened)
+        try:
+            self.state = with_retry(self._opened)
+        except Blocked as error:
+            if error.code != "foreign-catalog":
+                raise
+            raise Unreachable(error.message, hint="name a lake") from error
         self.base, self.data_path = _data_path(self.state, place, options)
         self._tables = {self._name(each): each for each in self.state.tables if each.live(self.state.head)}
 
@@ -165,15 +172,48 @@ class LakeSource:
     def open(self, name: TableName) -> LakeSourceTable:
         """Read a table's definition and history."""
         version = self._tables[name]
-        found = self.within(lambda opened: definition(opened, self.state, version.id))
+
+        def read(opened: Session) -> tuple[Definition, frozenset[FieldId]]:
+            stated = definition(opened, self.state, version.id)
+            return stated, kept_exactly(opened, stated, version.id, self.state.head)
+
+        found, wide = self.within(read)
         history = history_of(self.state, found, version.id)
         table = table_of(self.state, found, history, name, self.folder(version), self.place.attach)
-        table = replace(table, root=self.data_path)
+        table = replace(exact(table, wide), root=self.data_path)
+        notes = [
+            Finding(
+                Code.TYPE_MAPPED, str(name), f"{each.name}: 128 bits become decimal(38, 0), which holds all of them"
+            )
+            for each in table.schema.fields
+            if each.id in wide
+        ]
+        table = replace(table, findings=(*table.findings, *notes, *self._earlier(name, version)))
         if self.base:
             said = f"the data path {self.state.settings.get('data_path')} is relative: taken from {self.base}"
             elsewhere = Finding(Code.LOCATION_ELSEWHERE, str(name), said)
             table = replace(table, findings=(*table.findings, elsewhere))
         return LakeSourceTable(self, version, found, history, table)
+
+    def _earlier(self, name: TableName, version: TableVersion) -> Sequence[Finding]:
+        """That another table had the name before, which kept snapshots still show."""
+        kept = {each.id for each in self.state.snapshots}
+        born = min(each.begin for each in self.state.tables if each.id == version.id)
+        before = [
+            each
+            for each in self.state.tables
+            if (each.schema, each.name) == (version.schema, version.name)
+            and each.id != version.id
+            and each.begin < born
+            and any(id_ < born and each.live(id_) for id_ in kept)
+        ]
+        if not before:
+            return ()
+        ended = max(each.end or born for each in before)
+        said = (
+            f"until snapshot {ended} the name was another table's, dropped or renamed since: its history is not carried"
+        )
+        return (Finding(Code.HISTORY_TRIMMED, str(name), said),)
 
     def folder(self, version: TableVersion) -> str:
         """The directory of a table, with a slash at its end."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Literal
 
 import numpy as np
@@ -10,6 +10,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from bridge.errors import BridgeError
 from bridge.model.files import FileProblem, Files
 from bridge.model.findings import Code, Finding
 from bridge.model.layout import UnknownTransform
@@ -21,9 +22,9 @@ from bridge.model.types import ColumnType, Decimal, FieldId, Geo, Leaf, Time, Ti
 from converters import storage
 from converters.iceberg.publish.type_changes import type_problems
 from converters.iceberg.type_matrix import READERS, Verdict, Way, choose, own_version
-from converters.iceberg.types import NAMES
+from converters.iceberg.types import NAMES, schema_of
 
-__all__ = ["needs_rows", "review_files", "review_table", "version_for", "word"]
+__all__ = ["needs_rows", "review_files", "review_table", "unread", "version_for", "word"]
 
 
 def _leaves(table: Table) -> Iterator[Placed]:
@@ -92,10 +93,13 @@ def _types(table: Table, options: Options) -> Iterator[Finding]:
             )
         if row is None:
             continue
-        if row.iceberg != type_:
+        wide = type_ in (Leaf.INT128, Leaf.UINT128)
+        if row.iceberg != type_ and not wide:
             yield Finding(Code.TYPE_MAPPED, subject, f"{path}: {word(type_)} becomes {word(row.iceberg)}")
-        if type_ in (Leaf.INT128, Leaf.UINT128):
-            said = f"{path}: DuckDB writes 128 bits to Parquet as double: digits beyond the 15th may be lost"
+        if wide:
+            said = (
+                f"{path}: 128 bits become double, as DuckDB writes them to Parquet: digits beyond the 15th may be lost"
+            )
             yield Finding(Code.TYPE_NARROWED, subject, said)
         way = row.way(readers)
         if way is Way.REWRITE:
@@ -140,6 +144,19 @@ def word(type_: ColumnType, lake: bool = False) -> str:
             return kind
         case _:
             return str(type_)
+
+
+def unread(metadata: Mapping[str, Any]) -> str:
+    """The types in a table's schemas that PyIceberg does not know, which then opens none of it."""
+    types = {
+        each.field.type
+        for document in metadata.get("schemas") or ()
+        for each in walk(schema_of(document).fields)
+        if each.is_leaf
+    }
+    rows = [row for type_ in types if (row := choose(type_)) is not None]
+    place = READERS.index("pyiceberg")
+    return ", ".join(sorted({word(row.iceberg) for row in rows if row.verdicts[place] is Verdict.UNKNOWN}))
 
 
 def _version_of(table: Table) -> int:
@@ -189,6 +206,8 @@ def review_files(table: Table, files: Files, options: Options, held: Mapping[str
         numbered = np.isin(np.arange(files.table.num_rows), files.numbered)
         said = "they hold snapshot numbers of the lake where version 3 has last-updated sequence numbers"
         found += _mapped(table, files, pa.chunked_array([pa.array(numbered)]), Code.PHYSICAL_TYPE, said)
+    if "pyiceberg" in _readers(options):
+        found += _unnamed(table, files)
     return [*found, *type_problems(table, files, held), *mapping_problems(table, files)]
 
 
@@ -234,6 +253,35 @@ def mapping_problems(table: Table, files: Files) -> Iterator[FileProblem]:
         table, files, pc.is_in(column, pa.array(from_path, pa.int32())), Code.PARTITION_COLUMN_ABSENT,
         "a column is in their path alone, and DuckDB's reader of Iceberg finds NULL there",
     )  # fmt: skip
+
+
+def _unnamed(table: Table, files: Files) -> Iterator[FileProblem]:
+    """Files that hold a column which the name mapping does not tell of: PyIceberg 0.12 refuses to read them."""
+    column = files.table.column("mapping")
+    rows = np.flatnonzero(pc.is_valid(column).to_numpy())
+    facts = files.table.select(["path", "mapping"]).take(pa.array(rows)).to_pylist()
+
+    def unnamed(file: Mapping[str, Any]) -> bool:
+        path, columns = file["path"], files.mappings[file["mapping"]].columns
+        try:
+            with storage.open_input(path, "data file") as source, storage.reading(path, "data file"):
+                return _more(pq.read_schema(source), columns)
+        except BridgeError:
+            return False  # said where the file is looked at
+
+    chosen = np.zeros(files.table.num_rows, dtype=bool)
+    chosen[rows] = storage.parallel(unnamed, facts)
+    said = "they hold a column that the table does not take, and PyIceberg reads no file with a column that has no id"
+    yield from _mapped(table, files, pa.chunked_array([pa.array(chosen)]), Code.NO_FIELD_IDS, said)
+
+
+def _more(fields: Iterable[pa.Field], columns: Sequence[MappedColumn]) -> bool:
+    """Whether a level of a file, or a struct in it, has a field that a mapping does not tell of."""
+    known = {each.name: each.children for each in columns if not each.from_path}
+    return any(
+        each.name not in known or (pa.types.is_struct(each.type) and _more(each.type, known[each.name]))
+        for each in fields
+    )
 
 
 def _holding(paths: Sequence[str], names: set[str]) -> np.ndarray:

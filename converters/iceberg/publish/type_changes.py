@@ -104,9 +104,11 @@ def type_problems(table: Table, files: Files, held: Mapping[str, Any] | None) ->
     """Files that hold a column in a type that Iceberg does not promote to its newest one, and snapshots whose values
     that one does not have."""
     changed = {id_: each for id_, each in _versions(table).items() if _rewritten(each)}
+    newest = {id_: stored(each[-1][1].type) for id_, each in changed.items()}
+    if files.table.num_rows:
+        yield from _published_otherwise(table, held)
     if not changed:
         return
-    newest = {id_: stored(each[-1][1].type) for id_, each in changed.items()}
     subject, columns = str(table.name), ", ".join(each[-1][2] for each in changed.values())
     rows = np.array([row for row, held_ in enumerate(_hold(files, newest)) if not held_], dtype=np.int64)
     if len(rows):
@@ -116,12 +118,6 @@ def type_problems(table: Table, files: Files, held: Mapping[str, Any] | None) ->
         said = f"{len(paths)} data files hold an older type of {columns}, which Iceberg does not read as the newest"
         finding = Finding(Code.PHYSICAL_TYPE, subject, said, "", tuple(paths[:1000]), len(paths))
         yield FileProblem(finding, last, tuple(rows.tolist()))
-        if others := [
-            changed[id_][-1][2] for id_, type_ in _held_types(held).items() if id_ in newest and type_ != newest[id_]
-        ]:
-            said = f"the published table has files with an older type of {', '.join(others)}"
-            hint = "remove the published table and publish it anew, or publish it under another name with --as"
-            yield FileProblem(Finding(Code.PHYSICAL_TYPE, subject, said, hint), None)
     for versions in changed.values():
         type_ = versions[-1][1].type
         for (_, field, _), (until, _, path) in reversed(list(pairwise(versions))):
@@ -129,6 +125,22 @@ def type_problems(table: Table, files: Files, held: Mapping[str, Any] | None) ->
                 said = f"{path} had a type until then whose values its newest type does not keep"
                 yield FileProblem(Finding(Code.PHYSICAL_TYPE, subject, said), until)
                 break
+
+
+def _published_otherwise(table: Table, held: Mapping[str, Any] | None) -> Iterator[FileProblem]:
+    """Columns whose published files have a type that Iceberg does not promote to the one that they would get now."""
+    before = _held_types(held)
+    others = [
+        ".".join(each.path)
+        for each in walk(table.schema.fields)
+        if each.is_leaf and not _promotes(before.get(each.field.id, stored(each.field.type)), stored(each.field.type))
+    ]
+    if others:
+        said = (
+            f"the published table has an older type of {', '.join(others)}, which Iceberg does not read as the newest"
+        )
+        hint = "remove the published table and publish it anew, or publish it under another name with --as"
+        yield FileProblem(Finding(Code.PHYSICAL_TYPE, str(table.name), said, hint), None)
 
 
 def _held_types(held: Mapping[str, Any] | None) -> dict[FieldId, ColumnType]:
