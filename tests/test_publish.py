@@ -542,6 +542,7 @@ def test_a_lake_that_has_expired_what_was_published_is_caught_up_with(inlined: i
     report = lake.publish()
     assert report.exit_code == 0, report.faults
     assert len(current(lake.warehouse / "main/t")[1]["snapshots"]) == 1
+    assert any("dropped:    4 snapshots of main.t" in each for each in report.words)
     assert judge_iceberg([lake.expected()], ["pyiceberg", "duckdb"], tmp_path / "judge") == []
     assert lake.publish().plan.tables[0].action.value == "nothing"
 

@@ -75,6 +75,7 @@ class IcebergTarget:
         self._home = home
         self._options = options
         self._locator = locator
+        self._dropped: dict[TableName, int] = {}
 
     def lookup(self, names: Sequence[TableName]) -> Mapping[TableName, TargetTable]:
         """The tables among `names` that exist, whatever their case."""
@@ -247,6 +248,9 @@ class IcebergTarget:
                 ready.append(self._ready(replace(write, table=restored(write.table)), progress))
             for each in ready:
                 self._home.commit(each.write.name, each.held, each.published.metadata, each.mark)
+                before, now = (() if each.held is None else each.held.metadata.get("snapshots") or ()), each.published
+                left = {said["snapshot-id"] for said in now.metadata["snapshots"]}
+                self._dropped[each.write.name] = sum(said["snapshot-id"] not in left for said in before)
                 made = each.published.made
                 done.append(
                     Written(
@@ -360,6 +364,9 @@ class IcebergTarget:
         for write in writes[:3]:
             there = self._home.find(write.name)
             said.append(f"table:      {write.name} is at {'?' if there is None else there[1].path}")
+        for name, count in self._dropped.items():
+            if count:
+                said.append(f"dropped:    {count} snapshots of {name}, whose files the source does not keep any more")
         if any(write.ownership == "shared" for write in writes):
             said.append(
                 "guarded:    gc.enabled=false: expire_snapshots, orphan removal and DROP PURGE are refused; append, "
