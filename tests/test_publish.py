@@ -715,3 +715,32 @@ def test_files_with_a_column_that_has_no_name_in_the_mapping_are_rewritten(lake:
     assert judge_iceberg([lake.expected()], ["pyiceberg", "duckdb"], tmp_path / "judge") == []
     shutil.rmtree(lake.warehouse)
     assert not lake.publish(readers=("spark", "duckdb"), verify="none").plan.tables[0].rewrites
+
+
+@pytest.mark.slow
+def test_inlined_rows_and_defaults_of_an_older_type_answer_at_every_snapshot(lake: Lake, tmp_path: Path) -> None:
+    done = use(
+        str(lake.file),
+        [
+            "CREATE TABLE lake.t(a INTEGER, b DATE)",
+            "INSERT INTO lake.t VALUES (1, '2020-01-01')",
+            "ALTER TABLE lake.t ALTER a TYPE BIGINT",
+            "INSERT INTO lake.t VALUES (5000000000, '2020-01-02')",
+            "ALTER TABLE lake.t ALTER b TYPE TIMESTAMP",
+            "INSERT INTO lake.t VALUES (3, '2020-01-02 10:00:00')",
+            "ALTER TABLE lake.t ADD COLUMN d DATE DEFAULT '2020-01-01'",
+            "ALTER TABLE lake.t ALTER d TYPE TIMESTAMP",
+        ],
+        f"DATA_PATH '{lake.files}/', DATA_INLINING_ROW_LIMIT 10",
+    )
+    assert not any(done)
+    report = lake.publish(format_version=3)
+    assert report.exit_code == 0 and not report.faults, report.faults
+    found = lake.expected()
+    newest = found.versions[-1][1].schema
+    versions = tuple(
+        (snapshot, rows.cast(pa.schema([newest.field(name) for name in rows.column_names])))
+        for snapshot, rows in found.versions
+    )
+    made = [Published(found.name, found.metadata, versions, False)]
+    assert judge_iceberg(made, ["pyiceberg", "duckdb"], tmp_path / "judge") == []

@@ -23,6 +23,7 @@ from bridge.model.types import (
     ListOf,
     MapOf,
     Struct,
+    Timestamp,
     UnknownType,
 )
 from converters.ducklake.catalog import reads
@@ -33,6 +34,8 @@ from converters.ducklake.types import NAMES
 __all__ = ["History", "columns_at", "default_of", "history_of", "leaf_type", "table_of"]
 
 _DECIMAL = re.compile(r"decimal\(\s*(\d+)\s*,\s*(\d+)\s*\)", re.IGNORECASE)
+_DAY = re.compile(r"\d{4}-\d\d-\d\d")
+_WHOLE = re.compile(r"-?\d+")
 _ESCAPED = re.compile(r"\\x([0-9A-Fa-f]{2})")
 _QUOTED = re.compile(r'"(?:[^"]|"")+"')
 _ADDED = frozenset({"inserted_into_table", "inlined_insert"})
@@ -275,6 +278,11 @@ def default_of(text: str | None, type_: ColumnType) -> Default | None:
     if type_ is Leaf.BINARY:
         parts = _ESCAPED.split(text)
         return b"".join(bytes.fromhex(each) if place % 2 else each.encode() for place, each in enumerate(parts))
+    # a column whose type changed goes on with the text that its default had
+    if isinstance(type_, Timestamp) and _DAY.fullmatch(text):
+        return f"{text} 00:00:00{'+00' if type_.utc else ''}"
+    if isinstance(type_, Decimal) and _WHOLE.fullmatch(text) and type_.scale:
+        return f"{text}.{'0' * type_.scale}"
     return text
 
 
