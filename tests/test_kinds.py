@@ -28,7 +28,7 @@ QUICK = {
     "addfiles_nested",
     "evo_int_long", "evo_readd", "evo_struct", "hist_rollback", "part_hours_tz", "pyi_types", "stats_nan", "v3_default",
 }  # fmt: skip
-# what every run compacts, which asks all questions before it does; every second of the others is only asked them; an
+# what every run compacts, which asks all questions before it does; every third of the others is only asked them; an
 # exhaustive run does all of it for all
 SAMPLE = {
     "addfiles_evo", "addfiles_hive", "addfiles_nested", "craft_skew_mor", "delete_all", "evo_decimal", "evo_int_long",
@@ -56,7 +56,7 @@ SLOW = [
         kind,
         marks=[]
         if kind in QUICK
-        else [pytest.mark.slow, *[pytest.mark.exhaustive] * (kind in HEAVY or kind in SAMPLE or place % 2)],
+        else [pytest.mark.slow, *[pytest.mark.exhaustive] * (kind in HEAVY or kind in SAMPLE or place % 3)],
     )
     for place, kind in enumerate(CARRIED)
 ]

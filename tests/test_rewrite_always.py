@@ -23,9 +23,10 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore::ResourceWarning", "ignore::pytest.PytestUnraisableExceptionWarning"),
 ]
 
-KINDS = (
-    *("v2_mor", "v2_mor_rewrite_pos", "v2_eqdel_pos", "hist_rollback_mor", "v3_dv_multi", "v3_lineage", "fmt_mixed"),
-    *("evo_readd", "addfiles_hive", "part_identity", "mor_delete_whole_file", "names_rowid"),
+KINDS = ("v2_eqdel_pos", "v3_lineage", "fmt_mixed", "evo_readd", "mor_delete_whole_file")
+MORE = (
+    *("v2_mor", "v2_mor_rewrite_pos", "hist_rollback_mor", "v3_dv_multi", "addfiles_hive", "part_identity"),
+    "names_rowid",
 )
 
 
@@ -41,7 +42,7 @@ def always(kind: str, spark: object, **more: object) -> bridge.Options:
     return _rewriting(kind, spark, **{"rewrite": "always", **more})
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", [*KINDS, *(pytest.param(kind, marks=pytest.mark.exhaustive) for kind in MORE)])
 def test_every_snapshot_answers_from_the_lakes_own_files(kind: str, spark: object, tmp_path: Path) -> None:
     found, lake = case(kind), tmp_path / "lake.ducklake"
     before = tree_hash(found.home)
@@ -72,7 +73,7 @@ def deletes_of(lake: Path) -> int:
 
 
 @pytest.mark.parametrize("kind", ["v2_mor_twice", "v2_mor_dropfile", "mor_delete_whole_file", "v3_dv_then_insert"])
-@pytest.mark.parametrize("history", ["full", "current"])
+@pytest.mark.parametrize("history", ["full", pytest.param("current", marks=pytest.mark.exhaustive)])
 def test_later_runs_count_positions_in_what_was_rewritten(
     kind: str, history: str, spark: object, tmp_path: Path
 ) -> None:

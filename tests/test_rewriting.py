@@ -32,7 +32,10 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore::ResourceWarning", "ignore::pytest.PytestUnraisableExceptionWarning"),
 ]
 
-KINDS = ("fmt_avro", "fmt_orc", "fmt_mixed", "fmt_mixed_past", "v2_eqdel", "v2_eqdel_pos")
+KINDS = (
+    *("fmt_avro", "fmt_mixed", "fmt_mixed_past", "v2_eqdel_pos"),
+    *(pytest.param(kind, marks=pytest.mark.exhaustive) for kind in ("fmt_orc", "v2_eqdel")),
+)
 
 
 @pytest.fixture(scope="session")

@@ -32,11 +32,12 @@ from converters.ducklake.catalog.session import Place, Session, parse_place, ses
 from converters.ducklake.encrypted import encryption
 from converters.ducklake.extensions import connect
 from converters.ducklake.identifiers import identifier, literal
-from converters.ducklake.measure import field_ids, measured
+from converters.ducklake.measure import measured
 from converters.ducklake.projection import Level, projected
 from converters.ducklake.remote import connect_objects
 from converters.ducklake.source_files import ENCRYPTED, INLINED
 from converters.parquet.dictionaries import has_merged
+from converters.parquet.sql import field_ids
 
 __all__ = ["LakeEngine", "open_engine"]
 

@@ -1,4 +1,4 @@
-"""Exact statistics of a Parquet file that was just written, and COPY's field ids for one."""
+"""Exact statistics of a Parquet file that was just written."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pyarrow as pa
 from bridge.model.types import ColumnType, Decimal, Field, FieldId, Leaf, ListOf, MapOf, Struct, Time, Timestamp
 from converters.ducklake.identifiers import identifier, literal
 
-__all__ = ["field_ids", "measured"]
+__all__ = ["measured"]
 
 _ORDERED = frozenset(
     {
@@ -19,25 +19,6 @@ _ORDERED = frozenset(
     }
 )
 _UNKNOWN = ("NULL", "NULL", "CAST(NULL AS VARCHAR)", "CAST(NULL AS VARCHAR)")
-
-
-def field_ids(fields: tuple[Field, ...]) -> str:
-    """COPY's FIELD_IDS with the id of every level."""
-    return "{" + ", ".join(f"{identifier(each.name)}: {_ids(each)}" for each in fields) + "}"
-
-
-def _ids(field: Field) -> str:
-    match field.type:
-        case Struct(fields):
-            below = [(each.name, each) for each in fields]
-        case ListOf(element):
-            below = [("element", element)]
-        case MapOf(key, value):
-            below = [("key", key), ("value", value)]
-        case _:
-            return str(int(field.id))
-    inner = "".join(f", {identifier(name)}: {_ids(each)}" for name, each in below)
-    return f"{{__duckdb_field_id: {int(field.id)}{inner}}}"
 
 
 def measured(

@@ -7,7 +7,7 @@ import re
 import shlex
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, contextmanager
 
 import numpy as np
 
@@ -39,7 +39,7 @@ from converters.ducklake.settings import lake_settings
 from converters.ducklake.types import duckdb_type, stored_fields
 from converters.parquet.left_out import read_left_out
 from converters.storage import absolute
-from converters.storage.leftovers import discard, held, sweep, work_name
+from converters.storage.leftovers import all_held, discard, sweep, work_name
 
 __all__ = ["DuckLakeTarget", "open_target"]
 
@@ -298,20 +298,10 @@ class DuckLakeTarget:
         """What the unfinished work of a plan is called in the staging."""
         return work_name(self._catalog, name, plan)
 
-    @contextmanager
-    def hold(self, plans: Sequence[tuple[TableName, Table, str]]) -> Iterator[Callable[[], None]]:
+    def hold(self, plans: Sequence[tuple[TableName, Table, str]]) -> AbstractContextManager[Callable[[], None]]:
         """Note the work of some plans, and keep other runs off it."""
-        with ExitStack() as stack:
-            claims = []
-            for name, table, plan in plans:
-                directory = self.files_of(name, table, plan).directory
-                claims.append(stack.enter_context(held(self.staging, self._catalog, name, plan, directory)))
-
-            def require() -> None:
-                for claim in claims:
-                    claim.require()
-
-            yield require
+        works = [(name, plan, self.files_of(name, table, plan).directory) for name, table, plan in plans]
+        return all_held(self.staging, self._catalog, works)
 
     def finish(self, plans: Sequence[tuple[TableName, Table, str]]) -> None:
         """Forget the work of plans that are committed."""

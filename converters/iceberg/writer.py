@@ -8,8 +8,8 @@ import shlex
 import subprocess
 import sys
 import uuid
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager, suppress
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
@@ -50,7 +50,7 @@ from converters.iceberg.scanner import IcebergRows
 from converters.iceberg.type_matrix import stored_fields
 from converters.iceberg.warehouse import Held, Home, Warehouse
 from converters.parquet.left_out import read_left_out
-from converters.storage.leftovers import discard, held, sweep, table_key, work_name
+from converters.storage.leftovers import all_held, discard, sweep, table_key, work_name
 
 __all__ = ["IcebergTarget", "open_catalog_target", "open_target"]
 
@@ -180,20 +180,10 @@ class IcebergTarget:
         """What the unfinished work of a plan is called in the staging."""
         return work_name(self._catalog, name, plan)
 
-    @contextmanager
-    def hold(self, plans: Sequence[tuple[TableName, Table, str]]) -> Iterator[Callable[[], None]]:
+    def hold(self, plans: Sequence[tuple[TableName, Table, str]]) -> AbstractContextManager[Callable[[], None]]:
         """Note the work of some plans, and keep other runs off it."""
-        with ExitStack() as stack:
-            claims = []
-            for name, table, plan in plans:
-                directory = self.files_of(name, table, plan).directory
-                claims.append(stack.enter_context(held(self.staging, self._catalog, name, plan, directory)))
-
-            def require() -> None:
-                for claim in claims:
-                    claim.require()
-
-            yield require
+        works = [(name, plan, self.files_of(name, table, plan).directory) for name, table, plan in plans]
+        return all_held(self.staging, self._catalog, works)
 
     def finish(self, plans: Sequence[tuple[TableName, Table, str]]) -> None:
         """Forget the work of plans that are committed; what was written is all used."""

@@ -13,8 +13,8 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from collections.abc import Callable, Iterator, Mapping, Set
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping, Sequence, Set
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 
 from bridge.errors import Conflict, Missing, Unreachable
@@ -23,7 +23,7 @@ from bridge.model.table import TableName
 from converters import storage
 from converters.storage.claims import OWNER, Claim, claimed
 
-__all__ = ["Work", "discard", "held", "sweep", "table_key", "work_name"]
+__all__ = ["Work", "all_held", "discard", "held", "sweep", "table_key", "work_name"]
 
 _NOTE = "work.json"
 _WORK = re.compile(r"^[0-9a-f]{16}-[0-9a-f]{8}$")
@@ -74,6 +74,19 @@ def held(staging: str, catalog: str, table: TableName, plan: str, directory: str
         yield claim
     storage.remove_directory(root)
     storage.remove_directory(staging)
+
+
+@contextmanager
+def all_held(staging: str, catalog: str, works: Sequence[tuple[TableName, str, str]]) -> Iterator[Callable[[], None]]:
+    """The same for several (table, plan, directory); gives what raises Conflict once one of them was taken away."""
+    with ExitStack() as stack:
+        claims = [stack.enter_context(held(staging, catalog, *work)) for work in works]
+
+        def require() -> None:
+            for claim in claims:
+                claim.require()
+
+        yield require
 
 
 def discard(root: str, directory: str, registered: Registered) -> None:
