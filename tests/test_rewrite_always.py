@@ -78,7 +78,8 @@ def test_later_runs_count_positions_in_what_was_rewritten(
     kind: str, history: str, spark: object, tmp_path: Path
 ) -> None:
     found, lake = case(kind), tmp_path / "lake.ducklake"
-    for metadata in metadata_files(found):
+    # the current state alone from where deletes are in effect already, so that they are folded in
+    for metadata in metadata_files(found)[-2 if history == "current" else 0 :]:
         asked = always(kind, spark, verify="metadata", history=history)
         report = bridge.migrate(f"iceberg:{metadata}", f"ducklake:{lake}", asked)
         assert not report.faults
