@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -28,14 +27,6 @@ MORE = (
     *("v2_mor", "v2_mor_rewrite_pos", "hist_rollback_mor", "v3_dv_multi", "addfiles_hive", "part_identity"),
     "names_rowid",
 )
-
-
-@pytest.fixture(scope="session")
-def spark() -> Iterator[object]:
-    from converters.spark.session import Engine, SessionOptions
-
-    with Engine(SessionOptions.parse("local[2]")) as engine:
-        yield engine.session
 
 
 def always(kind: str, spark: object, **more: object) -> bridge.Options:

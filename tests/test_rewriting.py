@@ -9,7 +9,6 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -36,14 +35,6 @@ KINDS = (
     *("fmt_avro", "fmt_mixed", "fmt_mixed_past", "v2_eqdel_pos"),
     *(pytest.param(kind, marks=pytest.mark.exhaustive) for kind in ("fmt_orc", "v2_eqdel")),
 )
-
-
-@pytest.fixture(scope="session")
-def spark() -> Iterator[object]:
-    from converters.spark.session import Engine, SessionOptions
-
-    with Engine(SessionOptions.parse("local[2]")) as engine:
-        yield engine.session
 
 
 def rewriting(kind: str, spark: object, **more: object) -> bridge.Options:

@@ -18,7 +18,7 @@ from bridge.model.mapping import NameMapping
 from bridge.model.rewrite import DataFile, Equality
 from bridge.model.types import FieldId
 
-__all__ = ["DATA_FILES", "DELETED_ROWS", "FileProblem", "Files", "Rearranged", "StatsBatch"]
+__all__ = ["DATA_FILES", "DELETED_ROWS", "FileProblem", "Files", "Rearranged", "StatsBatch", "live_rows"]
 
 DATA_FILES = pa.schema(
     [
@@ -126,6 +126,18 @@ class Files(Protocol):
     def resolved(self, found: pa.Table) -> Files:
         """The files with more deleted rows (RESOLVED)."""
         ...
+
+
+def live_rows(files: Files, commits: int) -> np.ndarray:
+    """Live rows at each commit, from the files and their deleted positions, and one number for what comes after."""
+    change = np.zeros(commits + 1, dtype=np.int64)
+    counts = files.table.column("record_count").to_numpy()
+    np.add.at(change, files.table.column("begin").to_numpy(), counts)
+    ends = files.table.column("end").fill_null(commits).to_numpy()
+    np.subtract.at(change, ends, counts)
+    np.subtract.at(change, files.deletes.column("begin").to_numpy(), 1)
+    np.add.at(change, ends[files.deletes.column("file").to_numpy()], 1)
+    return np.cumsum(change)
 
 
 class Rearranged:

@@ -23,7 +23,7 @@ from bridge.model.types import ColumnType, FieldId
 from bridge.ports import ProgressSink
 from converters import storage
 from converters.deletes.windows import settle
-from converters.ducklake.catalog.file_rows import FileRows, InlinedGroup, read_rows, stat_frames
+from converters.ducklake.catalog.file_rows import MEASURES, FileRows, InlinedGroup, read_rows, stat_frames
 from converters.ducklake.catalog.history import Definition, LakeState
 from converters.ducklake.catalog.session import Session
 from converters.ducklake.definition import History, leaf_type
@@ -94,7 +94,7 @@ class LakeFiles:
                 may &= ~pl.col("mapping").is_in(without).fill_null(False)
             if listed is None:
                 rows = files.filter(may).with_columns(
-                    *(pl.lit(None, dtype=dtype).alias(name) for name, dtype in _UNKNOWN.items())
+                    *(pl.lit(None, dtype=dtype).alias(name) for name, dtype in MEASURES.items())
                 )
             else:
                 joined = files.join(listed, on="data_file_id", how="left", nulls_equal=False, maintain_order="left")
@@ -140,16 +140,6 @@ class LakeFiles:
     def resolved(self, found: pa.Table) -> Files:
         """There is nothing to resolve."""
         return self
-
-
-_UNKNOWN = {
-    "column_size_bytes": pl.Int64,
-    "value_count": pl.Int64,
-    "null_count": pl.Int64,
-    "min_value": pl.String,
-    "max_value": pl.String,
-    "contains_nan": pl.Boolean,
-}
 
 
 class Columns:

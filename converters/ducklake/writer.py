@@ -12,7 +12,7 @@ from contextlib import AbstractContextManager, contextmanager
 import numpy as np
 
 from bridge.errors import Blocked, BridgeError, Conflict, Unreachable, UsageError
-from bridge.model.files import FileProblem, Files
+from bridge.model.files import FileProblem, Files, live_rows
 from bridge.model.findings import Code, Finding
 from bridge.model.objects import Macro, ObjectKind, Objects, View
 from bridge.model.options import Options
@@ -524,7 +524,7 @@ def _questions(
             [[row.name, "" if row.type in ("struct", "list", "map") else duckdb_type(row.type)] for _, row in top],
         )
     ]
-    live = _live_rows(write)
+    live = live_rows(write.files, len(write.table.commits))
     newest = len(write.table.commits) - 1
     questions.append((f"{name}: rows now", f"SELECT count(*) FROM {at}", [[str(live[newest] if newest >= 0 else 0)]]))
     if not read_files:
@@ -541,20 +541,6 @@ def _questions(
         )
     questions.append((f"{name}: a row can be read", f"SELECT * FROM {at} LIMIT 1", None))
     return questions
-
-
-def _live_rows(write: TableWrite) -> np.ndarray:
-    """Live rows at each commit."""
-    files, commits = write.files.table, len(write.table.commits)
-    change = np.zeros(commits + 1, dtype=np.int64)
-    counts = files.column("record_count").to_numpy()
-    np.add.at(change, files.column("begin").to_numpy(), counts)
-    ends = files.column("end").fill_null(commits).to_numpy()
-    np.subtract.at(change, ends, counts)
-    deleted = write.files.deletes
-    np.subtract.at(change, deleted.column("begin").to_numpy(), 1)
-    np.add.at(change, ends[deleted.column("file").to_numpy()], 1)
-    return np.cumsum(change)
 
 
 def _alive(pid: int) -> bool:

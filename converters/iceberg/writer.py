@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from bridge.errors import BridgeError, Conflict
-from bridge.model.files import FileProblem, Files
+from bridge.model.files import FileProblem, Files, live_rows
 from bridge.model.findings import Code, Finding
 from bridge.model.objects import ObjectKind, Objects
 from bridge.model.options import Options
@@ -44,7 +44,6 @@ from converters.iceberg.publish.held import every_path, held_files
 from converters.iceberg.publish.properties import table_properties
 from converters.iceberg.publish.review import review_files, review_table, unread, version_for
 from converters.iceberg.publish.table import Published, prepare
-from converters.iceberg.publish.totals import live_rows
 from converters.iceberg.publish.way_back import restored
 from converters.iceberg.scanner import IcebergRows
 from converters.iceberg.type_matrix import stored_fields
@@ -301,7 +300,7 @@ class IcebergTarget:
             there = self._home.find(write.name)
             if there is None:
                 return [Check(f"{write.name}: is there", "it is not")]
-            held, live = there[1], live_rows(write)
+            held, live = there[1], live_rows(write.files, len(write.table.commits))
             if types := unread(held.metadata):
                 unasked.append(Check(f"{write.name}: not verified: PyIceberg does not know {types}"))
                 continue

@@ -18,7 +18,7 @@ from converters.ducklake.catalog.overlay import Overlay, frames
 from converters.ducklake.catalog.session import Session
 from converters.ducklake.catalog.tables import inlined_deletes
 
-__all__ = ["FileRows", "InlinedGroup", "mappings", "read_rows", "stat_frames"]
+__all__ = ["MEASURES", "FileRows", "InlinedGroup", "mappings", "read_rows", "stat_frames"]
 
 _DATA = {
     "data_file_id": pl.Int64,
@@ -50,9 +50,7 @@ _DELETE = {
     "file_size_bytes": pl.Int64,
     "encryption_key": pl.String,
 }
-_STATS = {
-    "data_file_id": pl.Int64,
-    "column_id": pl.Int64,
+MEASURES = {
     "column_size_bytes": pl.Int64,
     "value_count": pl.Int64,
     "null_count": pl.Int64,
@@ -60,6 +58,8 @@ _STATS = {
     "max_value": pl.String,
     "contains_nan": pl.Boolean,
 }
+"""What a catalog says of a column in a file."""
+_STATS = {"data_file_id": pl.Int64, "column_id": pl.Int64, **MEASURES}
 _HELD = {"row_id": pl.Int64, "begin_snapshot": pl.Int64, "end_snapshot": pl.Int64}
 _NOTED = {"file_id": pl.Int64, "row_id": pl.Int64, "begin_snapshot": pl.Int64}
 

@@ -151,10 +151,6 @@ class LakeState:
     def head(self) -> int:
         return self.snapshots[-1].id
 
-    @property
-    def is_encrypted(self) -> bool:
-        return self.settings.get("encrypted", "false").casefold() in ("true", "1")
-
 
 @dataclass(frozen=True, slots=True)
 class Definition:

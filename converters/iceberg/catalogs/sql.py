@@ -20,23 +20,26 @@ from bridge.model.table import TableName
 from converters.iceberg.catalogs import Located, Namespace
 from converters.iceberg.catalogs.settings import Settings
 
-__all__ = ["SqlReader"]
+__all__ = ["MARK", "PROPERTIES", "TABLES", "SqlReader"]
 
-_TABLES = sa.table(
+TABLES = sa.table(
     "iceberg_tables",
     sa.column("catalog_name", sa.String),
     sa.column("table_namespace", sa.String),
     sa.column("table_name", sa.String),
     sa.column("metadata_location", sa.String),
+    sa.column("previous_metadata_location", sa.String),
     sa.column("iceberg_type", sa.String),
 )
-_PROPERTIES = sa.table(
+PROPERTIES = sa.table(
     "iceberg_namespace_properties",
     sa.column("catalog_name", sa.String),
     sa.column("namespace", sa.String),
     sa.column("property_key", sa.String),
+    sa.column("property_value", sa.String),
 )
-_MARK = "exists"  # what Iceberg stores of a namespace without properties
+MARK = "exists"
+"""What Iceberg stores of a namespace without properties."""
 _PATIENCE = 10
 _STATEMENT = "60s"
 
@@ -49,14 +52,14 @@ class SqlReader:
         self._engine = _engine(settings)
         with self._asked() as connection:
             inspector = sa.inspect(connection)
-            missing = [each.name for each in (_TABLES, _PROPERTIES) if not inspector.has_table(each.name)]
-            if _TABLES.name in missing:
-                raise Unreachable(f"{settings.shown} holds no Iceberg catalog: it has no table {_TABLES.name}")
-            self._has_properties = _PROPERTIES.name not in missing
-            self._has_types = "iceberg_type" in {each["name"] for each in inspector.get_columns(_TABLES.name)}
-            names = set(connection.scalars(sa.select(_TABLES.c.catalog_name).distinct()))
+            missing = [each.name for each in (TABLES, PROPERTIES) if not inspector.has_table(each.name)]
+            if TABLES.name in missing:
+                raise Unreachable(f"{settings.shown} holds no Iceberg catalog: it has no table {TABLES.name}")
+            self._has_properties = PROPERTIES.name not in missing
+            self._has_types = "iceberg_type" in {each["name"] for each in inspector.get_columns(TABLES.name)}
+            names = set(connection.scalars(sa.select(TABLES.c.catalog_name).distinct()))
             if self._has_properties:
-                names |= set(connection.scalars(sa.select(_PROPERTIES.c.catalog_name).distinct()))
+                names |= set(connection.scalars(sa.select(PROPERTIES.c.catalog_name).distinct()))
         if names and settings.name not in names:
             raise UsageError(
                 f"the database of {settings.shown} holds no catalog of that name",
@@ -65,9 +68,9 @@ class SqlReader:
 
     def namespaces(self) -> Iterator[Namespace]:
         """Every namespace that has a table, a view or a property; dots part the levels, as Iceberg stores them."""
-        kind = _TABLES.c.iceberg_type if self._has_types else sa.null()
-        query = sa.select(_TABLES.c.table_namespace, _TABLES.c.table_name, kind).where(
-            _TABLES.c.catalog_name == self._settings.name
+        kind = TABLES.c.iceberg_type if self._has_types else sa.null()
+        query = sa.select(TABLES.c.table_namespace, TABLES.c.table_name, kind).where(
+            TABLES.c.catalog_name == self._settings.name
         )
         tables: dict[str, list[str]] = {}
         views: dict[str, list[str]] = {}
@@ -76,11 +79,11 @@ class SqlReader:
             for namespace, name, type_ in connection.execute(query):
                 (views if type_ == "VIEW" else tables).setdefault(namespace, []).append(name)
             if self._has_properties:
-                own = _PROPERTIES.c.catalog_name == self._settings.name
-                listed = sa.select(_PROPERTIES.c.namespace, _PROPERTIES.c.property_key).where(own)
+                own = PROPERTIES.c.catalog_name == self._settings.name
+                listed = sa.select(PROPERTIES.c.namespace, PROPERTIES.c.property_key).where(own)
                 for namespace, key in connection.execute(listed):
                     found = keys.setdefault(namespace, [])
-                    if key != _MARK:
+                    if key != MARK:
                         found.append(key)
         for namespace in sorted({*tables, *views, *keys}):
             levels = tuple(namespace.split(".")) if namespace else ()
@@ -94,10 +97,10 @@ class SqlReader:
 
     def locate(self, name: TableName) -> Located:
         """The place in the table's row."""
-        query = sa.select(_TABLES.c.metadata_location).where(
-            _TABLES.c.catalog_name == self._settings.name,
-            _TABLES.c.table_namespace == ".".join(name.namespace),
-            _TABLES.c.table_name == name.name,
+        query = sa.select(TABLES.c.metadata_location).where(
+            TABLES.c.catalog_name == self._settings.name,
+            TABLES.c.table_namespace == ".".join(name.namespace),
+            TABLES.c.table_name == name.name,
         )
         with self._asked() as connection:
             rows = connection.scalars(query).all()

@@ -18,27 +18,10 @@ from bridge.model.paths import normalise
 from bridge.model.table import TableName
 from converters import storage
 from converters.iceberg.catalogs.settings import Settings
+from converters.iceberg.catalogs.sql import MARK, PROPERTIES, TABLES
 from converters.iceberg.warehouse import Held, document, load
 
 __all__ = ["SqlHome"]
-
-_TABLES = sa.table(
-    "iceberg_tables",
-    sa.column("catalog_name", sa.String),
-    sa.column("table_namespace", sa.String),
-    sa.column("table_name", sa.String),
-    sa.column("metadata_location", sa.String),
-    sa.column("previous_metadata_location", sa.String),
-    sa.column("iceberg_type", sa.String),
-)
-_PROPERTIES = sa.table(
-    "iceberg_namespace_properties",
-    sa.column("catalog_name", sa.String),
-    sa.column("namespace", sa.String),
-    sa.column("property_key", sa.String),
-    sa.column("property_value", sa.String),
-)
-_MARK = "exists"
 
 
 class SqlHome:
@@ -61,8 +44,8 @@ class SqlHome:
             raise UsageError(f"{settings.shown} needs the package {error.name}", hint="install it") from error
         with self._asked() as connection:
             inspector = sa.inspect(connection)
-            missing = not all(inspector.has_table(each.name) for each in (_TABLES, _PROPERTIES))
-            columns = [] if missing else [each["name"] for each in inspector.get_columns(_TABLES.name)]
+            missing = not all(inspector.has_table(each.name) for each in (TABLES, PROPERTIES))
+            columns = [] if missing else [each["name"] for each in inspector.get_columns(TABLES.name)]
         self._has_types = "iceberg_type" in columns
         if missing:
             self._create()
@@ -79,15 +62,15 @@ class SqlHome:
 
     def _is(self, name: TableName) -> Any:
         return sa.and_(
-            _TABLES.c.catalog_name == self._settings.name,
-            _TABLES.c.table_namespace == ".".join(name.namespace),
-            _TABLES.c.table_name == name.name,
+            TABLES.c.catalog_name == self._settings.name,
+            TABLES.c.table_namespace == ".".join(name.namespace),
+            TABLES.c.table_name == name.name,
         )
 
     def find(self, name: TableName) -> tuple[TableName, Held] | None:
         """The row of the name, or one that differs in case alone."""
-        query = sa.select(_TABLES.c.table_namespace, _TABLES.c.table_name, _TABLES.c.metadata_location).where(
-            _TABLES.c.catalog_name == self._settings.name
+        query = sa.select(TABLES.c.table_namespace, TABLES.c.table_name, TABLES.c.metadata_location).where(
+            TABLES.c.catalog_name == self._settings.name
         )
         with self._asked() as connection:
             rows = list(connection.execute(query))
@@ -103,8 +86,8 @@ class SqlHome:
 
     def names(self, namespace: tuple[str, ...]) -> Sequence[TableName]:
         """The rows of a namespace."""
-        query = sa.select(_TABLES.c.table_name).where(
-            _TABLES.c.catalog_name == self._settings.name, _TABLES.c.table_namespace == ".".join(namespace)
+        query = sa.select(TABLES.c.table_name).where(
+            TABLES.c.catalog_name == self._settings.name, TABLES.c.table_namespace == ".".join(namespace)
         )
         with self._asked() as connection:
             return [TableName(namespace, each) for each in sorted(connection.execute(query).scalars())]
@@ -139,15 +122,15 @@ class SqlHome:
                 if self._has_types:
                     row["iceberg_type"] = "TABLE"
                 try:
-                    connection.execute(sa.insert(_TABLES).values(**row))
+                    connection.execute(sa.insert(TABLES).values(**row))
                 except sa.exc.IntegrityError as error:
                     raise Conflict(f"{name} was created in {self.shown} meanwhile", hint="run it again") from error
                 return
-            places = connection.scalars(sa.select(_TABLES.c.metadata_location).where(self._is(name))).all()
+            places = connection.scalars(sa.select(TABLES.c.metadata_location).where(self._is(name))).all()
             stored = next((each for each in places if normalise(each) == held.path), None)
             done = connection.execute(
-                sa.update(_TABLES)
-                .where(self._is(name), _TABLES.c.metadata_location == (stored or held.path))
+                sa.update(TABLES)
+                .where(self._is(name), TABLES.c.metadata_location == (stored or held.path))
                 .values(metadata_location=path, previous_metadata_location=stored or held.path)
             )
             if done.rowcount != 1:
@@ -155,10 +138,10 @@ class SqlHome:
                 raise Conflict(f"{name} in {self.shown} got snapshot {there} meanwhile", hint="run it again")
 
     def _declare(self, connection: sa.Connection, namespace: str) -> None:
-        own = sa.and_(_PROPERTIES.c.catalog_name == self._settings.name, _PROPERTIES.c.namespace == namespace)
-        if connection.execute(sa.select(_PROPERTIES.c.namespace).where(own).limit(1)).first() is None:
-            row = {"namespace": namespace, "property_key": _MARK, "property_value": "true"}
-            connection.execute(sa.insert(_PROPERTIES).values(catalog_name=self._settings.name, **row))
+        own = sa.and_(PROPERTIES.c.catalog_name == self._settings.name, PROPERTIES.c.namespace == namespace)
+        if connection.execute(sa.select(PROPERTIES.c.namespace).where(own).limit(1)).first() is None:
+            row = {"namespace": namespace, "property_key": MARK, "property_value": "true"}
+            connection.execute(sa.insert(PROPERTIES).values(catalog_name=self._settings.name, **row))
 
     @contextmanager
     def _asked(self) -> Iterator[sa.Connection]:

@@ -7,6 +7,8 @@ import sys
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import pyarrow as pa
+
 __all__ = ["answers"]
 
 
@@ -25,9 +27,19 @@ def answers(asked: Sequence[Mapping[str, Any]], properties: Mapping[str, str]) -
                 scan = table.scan() if snapshot is None else table.scan(snapshot_id=int(snapshot))
                 rows = sum(task.file.record_count for task in scan.plan_files()) if each["plain"] else scan.count()
             said.append({"rows": rows, "columns": columns})
-        except Exception as error:  # noqa: BLE001  # whatever it is, it is the answer
+        except _failures() as error:
             said.append({"error": f"{type(error).__name__}: {error}"[:500]})
     return said
+
+
+def _failures() -> tuple[type[Exception], ...]:
+    """What PyIceberg raises: its own errors, those of Arrow, and plain ones. Anything else ends this process, which is
+    told as that PyIceberg could not be asked."""
+    from pyiceberg import exceptions
+
+    own = [each for each in vars(exceptions).values() if isinstance(each, type) and issubclass(each, Exception)]
+    plain = (ArithmeticError, AssertionError, AttributeError, LookupError, OSError, RuntimeError, TypeError, ValueError)
+    return (*own, pa.ArrowException, *plain)
 
 
 if __name__ == "__main__":

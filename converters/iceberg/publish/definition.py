@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
 from typing import Any
 
 from bridge.model.layout import PartitionSpec, SortOrder, Transform
@@ -144,8 +143,3 @@ def sort_order_json(order: SortOrder) -> dict[str, Json]:
             for each in order.fields
         ],
     }
-
-
-def bound_free(properties: Mapping[str, str]) -> dict[str, str]:
-    """Properties in a fixed order."""
-    return dict(sorted(properties.items()))

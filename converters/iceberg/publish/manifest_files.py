@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 import json
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -234,6 +234,3 @@ def manifest_of(stored: Record, members: np.ndarray) -> Manifest:
         first_row_id=stored.get("first_row_id"),
         members=members,
     )
-
-
-MakeRecords = Callable[[np.ndarray], Iterable[Record]]
