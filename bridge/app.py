@@ -203,7 +203,7 @@ def _table_plan(
     try:
         progress.step(f"{name}: reading metadata")
         opened = source.open(name)
-        files = opened.files(progress)
+        files = opened.files(progress, _since(opened.table, held.get(target), options))
     except Blocked as error:
         code = next((each for each in Code if each.text == error.code), Code.METADATA_UNREADABLE)
         return blocked_table(name, target, Finding(code, str(name), error.message, error.hint))
@@ -220,6 +220,16 @@ def _table_plan(
         if not several:
             raise
         return blocked_table(name, target, Finding(Code.TARGET_CONFLICT, str(name), error.message, error.hint))
+
+
+def _since(table: Table, there: TargetTable | None, options: Options) -> int | None:
+    """The commit index that the target holds, where only what came later is to be read."""
+    mark = None if there is None else there.bookmark
+    if mark is None or not mark.commit or mark.source.get("uuid") != table.uuid or mark.changed_by:
+        return None
+    if (options.ownership or mark.ownership) == "adopt":  # a file that comes back must be seen
+        return None
+    return next((place for place, commit in enumerate(table.commits) if commit.id == mark.commit), None)
 
 
 def migrate(source: str, target: str, options: Options | None = None, progress: ProgressSink | None = None) -> Report:

@@ -71,8 +71,9 @@ class SourceTable(Protocol):
     @property
     def table(self) -> Table: ...
 
-    def files(self, progress: ProgressSink) -> Files:
-        """Read the file metadata of every commit of the table."""
+    def files(self, progress: ProgressSink, since: int | None = None) -> Files:
+        """Read the file metadata of every commit of the table; for a target that holds commit `since` at least that of
+        the files that begin or end later or in which rows are deleted later (see Files.since)."""
         ...
 
     def rows(self, commit: str) -> Rows:

@@ -96,6 +96,12 @@ class Files(Protocol):
         ...
 
     @property
+    def since(self) -> int | None:
+        """None: every file is here. Else a commit index: files that live before and after it and lose no row later may
+        be left out; what is here of those that began earlier has any begin up to it."""
+        ...
+
+    @property
     def problems(self) -> tuple[FileProblem, ...]:
         """What forbids registering some of the files."""
         ...
@@ -159,6 +165,7 @@ class Rearranged:
     ) -> None:
         self.table = table
         self.deletes = deletes
+        self.since = before.since
         self.mappings = before.mappings
         self.partitions = partitions or {}
         self.findings = (*before.findings, *findings)

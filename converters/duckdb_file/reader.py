@@ -249,7 +249,7 @@ class DuckDBTable:
         table = replace(self._table, findings=(*self._table.findings, *findings))
         return DuckDBTable(table, self._place, self._file, self._count, self._size)
 
-    def files(self, progress: ProgressSink) -> Files:
+    def files(self, progress: ProgressSink, since: int | None = None) -> Files:
         """One data file that has to be rewritten, none for a table without rows."""
         return TableFiles(self._table, self._place, self._count, self._size)
 
@@ -283,6 +283,7 @@ class TableFiles:
     """The rows of a table as the one data file that stands for them."""
 
     mappings = ()
+    since: int | None = None
     findings = ()
     deletes = DELETED_ROWS.empty_table()
     partitions: Mapping[int, tuple[str | None, ...]] = {}

@@ -154,6 +154,7 @@ class _NoFiles:
     table = DATA_FILES.empty_table()
     deletes = DELETED_ROWS.empty_table()
     mappings: tuple[NameMapping, ...] = ()
+    since: int | None = None
     partitions: Mapping[int, tuple[str | None, ...]] = {}
     numbered: tuple[int, ...] = ()
     problems: tuple[FileProblem, ...] = ()

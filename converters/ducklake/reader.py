@@ -49,7 +49,7 @@ class LakeSourceTable:
         self._history = history
         self.table = table
 
-    def files(self, progress: ProgressSink) -> Files:
+    def files(self, progress: ProgressSink, since: int | None = None) -> Files:
         """What the catalog says of the files of every commit, and what only delete files and merged files tell."""
 
         def read(opened: Session) -> Files:

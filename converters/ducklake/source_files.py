@@ -56,6 +56,7 @@ class LakeFiles:
         self.table: pa.Table = files.select(DATA_FILES.names).to_arrow().cast(DATA_FILES)
         self.deletes: pa.Table = deleted.to_arrow().cast(DELETED_ROWS)
         self.mappings = tuple(mappings)
+        self.since: int | None = None
         self.problems = tuple(problems)
         self.findings = tuple(findings)
         # what wrote rows of several snapshots gave each row its snapshot's number

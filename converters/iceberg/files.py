@@ -72,6 +72,7 @@ class IcebergFiles:
         self.deletes = deletes
         self.partitions: Mapping[int, tuple[str | None, ...]] = {}
         self.mappings = tuple(mapped.mappings)
+        self.since: int | None = None
         self._mapped = mapped
         self.problems = tuple(problems)
         self.numbered: tuple[int, ...] = ()

@@ -32,7 +32,7 @@ class IcebergSourceTable:
         self._options = options
         self.table = source.table
 
-    def files(self, progress: ProgressSink) -> Files:
+    def files(self, progress: ProgressSink, since: int | None = None) -> Files:
         """The manifests of every commit, and what the files themselves say unless that was switched off."""
         try:
             return read_files(self._source, self._options.check_files == "all", progress)

@@ -1,0 +1,89 @@
+"""What is mirrored, and what came of one round of it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import Literal
+
+from bridge.errors import BridgeError, Conflict
+from bridge.model.options import Options
+from bridge.model.table import TableName
+
+__all__ = ["Pair", "Round", "State", "TableOutcome"]
+
+
+@dataclass(frozen=True, slots=True)
+class Pair:
+    """A source and a target, by their locators; `interval` is the pause between two rounds in seconds."""
+
+    source: str
+    target: str
+    options: Options = field(default_factory=Options)
+    interval: float = 30.0
+    on_drop: Literal["keep", "drop"] = "keep"
+    """What becomes of a table of the target whose source was dropped."""
+    name: str = ""
+    """What people call it."""
+
+    @property
+    def label(self) -> str:
+        """Its name, or else both locators as they may be shown."""
+        return self.name or f"{self.source} -> {self.target}"
+
+
+class State(Enum):
+    """What a round did with a table."""
+
+    CURRENT = "current"
+    APPLIED = "applied"
+    DROPPED = "dropped"
+    BLOCKED = "blocked"
+    CONFLICT = "conflict"
+    UNREACHABLE = "unreachable"
+    UNVERIFIED = "unverified"
+
+
+@dataclass(frozen=True, slots=True)
+class TableOutcome:
+    """One table after a round.
+
+    `commit` is the source's commit that the target holds now, `commit_time` its time in microseconds from 1970;
+    `behind` and `behind_seconds` are what is still to come: commits, and the age of the oldest of them in seconds.
+    `commits`, `files` and `bytes` are what the round brought; `message` says what is wrong.
+    """
+
+    source: TableName
+    target: TableName
+    state: State
+    commit: str = ""
+    commit_time: int | None = None
+    behind: int = 0
+    behind_seconds: float = 0.0
+    commits: int = 0
+    files: int = 0
+    bytes: int = 0
+    message: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Round:
+    """One look at a pair: when it began (seconds from 1970), how long it took, and each table; `error` is what kept it
+    from looking at any."""
+
+    pair: Pair
+    began: float
+    seconds: float
+    tables: tuple[TableOutcome, ...] = ()
+    error: BridgeError | None = None
+
+    @property
+    def exit_code(self) -> int:
+        """The gravest of its tables: 5 conflict, 4 not verified, 6 unreachable, 3 blocked, else 0."""
+        if self.error is not None:
+            return self.error.exit_code
+        states = {each.state for each in self.tables}
+        for state, code in ((State.CONFLICT, Conflict.exit_code), (State.UNVERIFIED, 4), (State.UNREACHABLE, 6)):
+            if state in states:
+                return code
+        return 3 if State.BLOCKED in states else 0
