@@ -7,9 +7,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 
-from bridge.errors import Blocked, BridgeError, Conflict, Unreachable, UsageError
+from bridge.errors import Blocked, BridgeError, Conflict, Expired, Unreachable, UsageError
 from bridge.execution.executor import execute, writes_of
 from bridge.locators import Locator, parse_locator
+from bridge.model.files import Files
 from bridge.model.findings import Code, Finding
 from bridge.model.options import Options
 from bridge.model.table import Table, TableName
@@ -17,6 +18,7 @@ from bridge.model.types import Expression
 from bridge.planning.objects import plan_objects
 from bridge.planning.plan import Action, ObjectPlan, Plan, TablePlan
 from bridge.planning.planner import blocked_table, decide
+from bridge.planning.rebase import rebase
 from bridge.planning.selection import concerned, select, select_objects, targets
 from bridge.ports import (
     Check,
@@ -30,6 +32,7 @@ from bridge.ports import (
     Remembers,
     Silent,
     Source,
+    SourceTable,
     Target,
     TargetTable,
 )
@@ -203,23 +206,50 @@ def _table_plan(
     try:
         progress.step(f"{name}: reading metadata")
         opened = source.open(name)
-        files = opened.files(progress, _since(opened.table, held.get(target), options))
+        table, files = _read(opened, lake, target, held.get(target), options, progress)
     except Blocked as error:
         code = next((each for each in Code if each.text == error.code), Code.METADATA_UNREADABLE)
         return blocked_table(name, target, Finding(code, str(name), error.message, error.hint))
-    said = list(lake.review(opened.table, target, options))
-    overlap = lake.overlaps(opened.table.root or opened.table.location, files)
+    said = list(lake.review(table, target, options))
+    overlap = lake.overlaps(table.root or table.location, files)
     said += [each for each in (overlap, clash) if each is not None]
     there = held.get(target)
     try:
-        more = lake.review_files(opened.table, files, target, options)
-        return decide(
-            opened.table, files, target, there, said, options, newest, more, lake.written_fields(opened.table)
-        )
+        more = lake.review_files(table, files, target, options)
+        return decide(table, files, target, there, said, options, newest, more, lake.written_fields(table))
     except Conflict as error:
         if not several:
             raise
         return blocked_table(name, target, Finding(Code.TARGET_CONFLICT, str(name), error.message, error.hint))
+
+
+def _read(
+    opened: SourceTable,
+    lake: Target,
+    target: TableName,
+    there: TargetTable | None,
+    options: Options,
+    progress: ProgressSink,
+) -> tuple[Table, Files]:
+    """A table with its files: all, or what came after the commit that the target holds. One that went another way since
+    is told as changes to what the target holds, where that is asked for."""
+    table, mark = opened.table, None if there is None else there.bookmark
+    ours = mark is not None and mark.commit and mark.source.get("uuid") == table.uuid and not mark.changed_by
+    if mark is None or not ours:
+        return table, opened.files(progress)
+    lost = mark.commit not in [commit.id for commit in table.commits]
+    if not lost:
+        try:
+            return table, opened.files(progress, _since(table, there, options))
+        except Expired:
+            if not options.follow:
+                raise
+    if not options.follow or table.imported or options.at is not None:
+        return table, opened.files(progress)
+    progress.step(f"{table.name}: it went another way, comparing everything")
+    return rebase(
+        table, opened.files(progress), mark.commit, lake.holds(target), lake.standing(target), lake.rewritten(target)
+    )
 
 
 def _since(table: Table, there: TargetTable | None, options: Options) -> int | None:

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from bridge.errors import BridgeError, Conflict
-from bridge.model.files import FileProblem, Files, live_rows
+from bridge.model.files import FileProblem, Files, Standing, live_rows
 from bridge.model.findings import Code, Finding
 from bridge.model.objects import ObjectKind, Objects
 from bridge.model.options import Options
@@ -165,6 +165,13 @@ class IcebergTarget:
     @property
     def _catalog(self) -> str:
         return self._home.location(TableName((), ""))
+
+    def standing(self, name: TableName) -> Standing:
+        """Conflict: the difference between a lake that was put back and what was published is not made yet."""
+        raise Conflict(
+            f"{name}: the lake does not know any more what was published last",
+            hint=f"remove {name} from the target and publish it again, or under another name with --as",
+        )
 
     def left_out(self, path: str) -> np.ndarray:
         """As the file itself notes it."""
