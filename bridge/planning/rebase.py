@@ -109,7 +109,7 @@ def _held(
     sizes = standing.files.column("record_count").to_numpy()
     theirs, ours = _positions(standing.deletes), _positions(files.deletes, start)
     nothing = np.zeros(0, dtype=np.int64)
-    found = {}
+    found: dict[int, tuple[int, ...]] = {}
     for row in rows.tolist():
         at = place.get(paths[row])
         if at is not None:

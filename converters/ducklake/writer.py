@@ -539,7 +539,7 @@ def _questions(
         if since not in snapshots:
             return questions
         before, held = f" - (SELECT count(*) FROM {at} AT (VERSION => {snapshots[since]}))", int(live[since])
-    now = [[str(live[newest] - held if newest >= 0 else 0)]]
+    now: list[list[str | None]] = [[str(live[newest] - held if newest >= 0 else 0)]]
     questions.append((f"{name}: rows now", f"SELECT (SELECT count(*) FROM {at}){before}", now))
     if not read_files:
         return questions
