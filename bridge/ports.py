@@ -25,6 +25,7 @@ __all__ = [
     "Fitted",
     "Lake",
     "LakeTableInfo",
+    "Mirrors",
     "Notice",
     "ObjectWrite",
     "ProgressSink",
@@ -163,6 +164,24 @@ class Publishes(Protocol):
 
     def published(self, namespace: tuple[str, ...]) -> Sequence[TargetTable]:
         """Those that we wrote."""
+        ...
+
+
+@runtime_checkable
+class Mirrors(Protocol):
+    """A target whose tables follow those of a source by name."""
+
+    def taken(self, source: str) -> Sequence[TargetTable]:
+        """The tables whose bookmark names a source, by its locator."""
+        ...
+
+    def move(self, name: TableName, to: TableName, source: Mapping[str, str]) -> None:
+        """Give a table that we wrote another name, and its bookmark another source. Conflict when it is not as it was
+        looked at, or somebody has the name."""
+        ...
+
+    def drop(self, name: TableName) -> None:
+        """Drop a table that we wrote; no file is touched. Conflict when it is not as it was looked at."""
         ...
 
 

@@ -25,6 +25,7 @@ from bridge.ports import Check, CommitResult, Fitted, ObjectWrite, ProgressSink,
 from converters.ducklake.catalog import reads
 from converters.ducklake.catalog.commit import NewLake, write_tables
 from converters.ducklake.catalog.folders import table_folder
+from converters.ducklake.catalog.moves import drop_table, move_table
 from converters.ducklake.catalog.objects import held_objects, schema_of, standing
 from converters.ducklake.catalog.session import Place, Session, exists, parse_place, session, with_retry
 from converters.ducklake.catalog.standing import live_state
@@ -105,6 +106,27 @@ class DuckLakeTarget:
                 held_as = TableName(() if match.schema == "main" else (match.schema,), match.name)
                 found[name] = TargetTable(held_as, bookmark)
         return found
+
+    def taken(self, source: str) -> Sequence[TargetTable]:
+        """The live tables whose bookmark names a source."""
+        with self._looking() as opened:
+            live = [] if opened is None else [each for each in reads.live_tables(opened) if each.id >= 0]
+            marks = [(each, reads.bookmark(opened, each.id)) for each in live if opened is not None]
+        return [
+            TargetTable(TableName(() if each.schema == "main" else (each.schema,), each.name), mark)
+            for each, mark in marks
+            if mark is not None and mark.source.get("from") == source
+        ]
+
+    def move(self, name: TableName, to: TableName, source: Mapping[str, str]) -> None:
+        """Rename a table of ours in a transaction of its own."""
+        with session(self.place, write=True) as opened:
+            move_table(opened, name, to, table_folder(opened, self.data_path, name), source)
+
+    def drop(self, name: TableName) -> None:
+        """Drop a table of ours in a transaction of its own; no file is touched."""
+        with session(self.place, write=True) as opened:
+            drop_table(opened, name)
 
     def newest(self) -> int | None:
         """The time of the lake's newest snapshot."""

@@ -22,6 +22,7 @@ from converters.ducklake.catalog import guard, reads
 from converters.ducklake.catalog.definition import define
 from converters.ducklake.catalog.deletes import write_deletes
 from converters.ducklake.catalog.folders import directory, table_folder
+from converters.ducklake.catalog.inlined_place import inlined_place
 from converters.ducklake.catalog.job import Ids, Job, Rows, Snapshot, job_of
 from converters.ducklake.catalog.objects import add_objects, add_schema
 from converters.ducklake.catalog.reads import Head
@@ -29,19 +30,13 @@ from converters.ducklake.catalog.registration import register
 from converters.ducklake.catalog.session import Session, create_all
 from converters.ducklake.catalog.tables import table
 from converters.ducklake.catalog.times import time_text
-from converters.ducklake.columns import ColumnRow, column_rows, sql_type
+from converters.ducklake.columns import column_rows
 from converters.ducklake.identifiers import identifier
 from converters.ducklake.stats import Renderer
-from converters.ducklake.types import postgres_type, sqlite_type
 
 __all__ = ["NewLake", "write_tables"]
 
 AUTHOR = "ducklake-bridge"
-_INLINED_COLUMNS = frozenset({"row_id", "begin_snapshot", "end_snapshot"})
-_SERVER_COLUMNS = 1600
-_SERVER_NAME = 63
-_SERVER_NAMES = frozenset({"tableoid", "xmin", "cmin", "xmax", "cmax", "ctid"})
-"""PostgreSQL's limits: columns of a table, bytes of a name, and names that every table has already."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -207,50 +202,16 @@ def _uuid(source: Table) -> str:
 def _schema_versions(session: Session, rows: Rows, job: Job, chosen: Mapping[str, str]) -> None:
     """One row for each snapshot that created the table or changed its columns or partitioning: merge needs them.
 
-    The newest one gets an empty table for inlined rows. Without it DuckDB 1.5.5 makes one at its first small insert,
-    under a schema version that has no row here, and later reads its columns by the names they had at the beginning.
+    The newest one gets an empty table for inlined rows.
     """
     marked = {snapshot.id: snapshot for event, snapshot in job.snapshots.items() if event <= -2}
     if job.is_new:
         marked[job.first.id] = job.first
     for id_ in sorted(marked):
         rows.add("schema_versions", id_, marked[id_].schema_version, job.table_id)
-    columns = column_rows(job.table.schema, chosen)
-    top = sorted((row.order, id_) for id_, row in columns.items() if row.parent is None)
-    names = {columns[id_].name.casefold() for _, id_ in top}
-    if not marked or names & _INLINED_COLUMNS or any(row.type == "variant" for row in columns.values()):
-        return
-    if session.place.is_server and not _fits_server([columns[id_] for _, id_ in top]):
-        # DuckDB 1.5.5 would try all the same at the first small insert, and fail
-        if not reads.table_setting(session, job.table_id, "data_inlining_row_limit"):
-            rows.add("metadata", "data_inlining_row_limit", "0", "table", job.table_id)
-        return
-    version = marked[max(marked)].schema_version
-    name = f"ducklake_inlined_data_{job.table_id}_{version}"
-    listed = "".join(
-        f", {identifier(columns[id_].name)} {_inlined_type(session.place.backend, columns, id_)}" for _, id_ in top
-    )
-    session.define(
-        f"CREATE TABLE {identifier(name)} (row_id BIGINT, begin_snapshot BIGINT, end_snapshot BIGINT{listed})"
-    )
-    rows.add("inlined_data_tables", job.table_id, name, version)
-
-
-def _inlined_type(backend: str, columns: Mapping[int, ColumnRow], id_: int) -> str:
-    match backend:
-        case "sqlite":
-            return sqlite_type(columns[id_].type)
-        case "postgres":
-            return postgres_type(columns[id_].type)
-        case _:
-            return sql_type(columns, id_)
-
-
-def _fits_server(columns: Sequence[ColumnRow]) -> bool:
-    """Whether PostgreSQL can hold the columns as a table of its own."""
-    return len(columns) + len(_INLINED_COLUMNS) <= _SERVER_COLUMNS and not any(
-        row.type == "time_ns" or row.name in _SERVER_NAMES or len(row.name.encode()) > _SERVER_NAME for row in columns
-    )
+    if marked:
+        columns = column_rows(job.table.schema, chosen)
+        inlined_place(session, rows, job.table_id, columns, marked[max(marked)].schema_version)
 
 
 def _bookmark(session: Session, rows: Rows, job: Job, newest: int) -> None:

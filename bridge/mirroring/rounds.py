@@ -1,0 +1,85 @@
+"""One round of a pair: what the source did since the last one, each commit as one of the target's."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import replace
+
+from bridge.app import Report, carry_out, open_ends
+from bridge.errors import BridgeError
+from bridge.mirroring.names import follow_names
+from bridge.mirroring.pair import Pair, Round, State, TableOutcome
+from bridge.model.findings import Code
+from bridge.planning.plan import Action, TablePlan
+from bridge.ports import ProgressSink
+
+__all__ = ["catch_up"]
+
+_STATES = {
+    Code.TARGET_CONFLICT: State.CONFLICT,
+    Code.TABLE_UNREADABLE: State.UNREACHABLE,
+    Code.TABLE_GONE: State.UNREACHABLE,
+}
+
+
+def catch_up(pair: Pair, progress: ProgressSink) -> Round:
+    """Bring the target to where the source is now. What is wrong with one table is told in its outcome and stops no
+    other; what keeps from all of them is the round's error."""
+    began, clock = time.time(), time.monotonic()
+    options = replace(pair.options, follow=True)
+    try:
+        ends = open_ends(pair.source, pair.target, options)
+        moved = follow_names(pair, ends, progress)
+        report = carry_out(ends, options, progress)
+    except BridgeError as error:
+        return Round(pair, began, time.monotonic() - clock, error=error)
+    tables = (*moved, *_outcomes(report, time.time()))
+    return Round(pair, began, time.monotonic() - clock, tables)
+
+
+def _outcomes(report: Report, now: float) -> list[TableOutcome]:
+    written = {each.name: each for each in report.result.tables}
+    faults = "; ".join(f"{each.what}: {each.fault}" for each in report.faults)
+    found = []
+    for each in report.plan.tables:
+        made = written.get(each.target)
+        outcome = _standing(each, report, now)
+        if made is not None:
+            outcome = replace(
+                outcome,
+                state=State.UNVERIFIED if faults else State.APPLIED,
+                commits=made.snapshots,
+                files=made.files,
+                bytes=each.bytes + sum(rewrite.bytes for rewrite in each.rewrites),
+                message=faults,
+            )
+        found.append(outcome)
+    return found
+
+
+def _standing(each: TablePlan, report: Report, now: float) -> TableOutcome:
+    """How a table stands after the round, from what was held before it where nothing was written."""
+    there = report.held.get(each.target)
+    mark = None if there is None else there.bookmark
+    commits = each.table.commits if each.table is not None else ()
+    if each.action is not Action.BLOCKED:
+        newest = commits[-1] if commits else None
+        state, said = State.CURRENT, ""
+        if mark is not None and mark.changed_by and not mark.maintained:
+            state, said = State.CONFLICT, f"somebody else wrote to it: {mark.changed_by}"
+        held = (newest.id, newest.time) if newest else ("", None)
+        return TableOutcome(each.source, each.target, state, *held, message=said)
+    blocker = each.blockers[0]
+    held_commit = mark.commit if mark is not None else ""
+    place = next((number for number, commit in enumerate(commits) if commit.id == held_commit), -1)
+    coming = commits[place + 1 :]
+    return TableOutcome(
+        each.source,
+        each.target,
+        _STATES.get(blocker.code, State.BLOCKED),
+        held_commit,
+        commits[place].time if place >= 0 else None,
+        behind=len(coming),
+        behind_seconds=max(0.0, now - coming[0].time / 1_000_000) if coming else 0.0,
+        message=str(blocker),
+    )
