@@ -10,7 +10,7 @@ from functools import partial
 from bridge.errors import Blocked, BridgeError, Conflict, Unreachable, UsageError
 from bridge.execution.executor import execute, writes_of
 from bridge.locators import Locator, parse_locator
-from bridge.model.findings import Code, Finding
+from bridge.model.findings import Code, Finding, acceptable
 from bridge.model.options import Options
 from bridge.model.table import Table, TableName
 from bridge.model.types import Expression
@@ -73,14 +73,8 @@ class Inspection:
 
 
 def _check(options: Options) -> None:
-    known = {code.text: code for code in Code}
     for code in sorted(options.accept):
-        if code not in known:
-            raise UsageError(f"--accept {code}: there is no such code", hint="the README lists them")
-        if not known[code].acceptable:
-            raise UsageError(
-                f"--accept {code}: this would change answers and cannot be accepted", hint=known[code].meaning
-            )
+        acceptable(code)
 
 
 def plan(source: str, target: str, options: Options | None = None, progress: ProgressSink | None = None) -> Plan:
