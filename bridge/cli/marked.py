@@ -96,7 +96,7 @@ def read(path: str, faults: Faults) -> Node | None:
         faults.add(mark, "a control character stands here")
         root = None
     except yaml.MarkedYAMLError as error:
-        said = error.problem or error.context or "it cannot be read"
+        said = " ".join(each for each in (error.context, error.problem) if each)
         faults.add(_mark(error.problem_mark or error.context_mark), f"this is not YAML: {said}")
         root = None
     faults.check()

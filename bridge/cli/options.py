@@ -21,7 +21,7 @@ __all__ = ["JSON", "MAP_PREFIX", "METADATA_SCHEMA", "SOURCE_OPTION", "following"
 __all__ += ["selecting", "shared"]
 
 _COMMANDS = ("PLAN", "MIGRATE", "MIRROR", "STATUS", "VERIFY", "INSPECT", "RELEASE", "ADOPT", "DOCTOR")
-_INTERVAL = re.compile(r"(?:(\d+)d)?(?:(\d+)h)?(?:(\d+)m)?(?:(\d+)s)?")
+_INTERVAL = re.compile(r"(?:([0-9]{1,9})d)?(?:([0-9]{1,9})h)?(?:([0-9]{1,9})m)?(?:([0-9]{1,9})s)?")
 _LONGEST = 30 * 86400
 
 Callback = Callable[[click.Context, click.Parameter, Any], Any]

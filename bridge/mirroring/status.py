@@ -72,8 +72,8 @@ def status(
 ) -> tuple[TableStatus, ...]:
     """Each selected table, in order; `now` is in seconds from 1970. One that cannot be read stops no other."""
     options, progress = replace(options or Options(), check_files="none"), progress or Silent()
-    opened = open_source(parse_locator(source), options)
-    lake = open_target(parse_locator(target), options)
+    from_, to_ = parse_locator(source), parse_locator(target)
+    opened, lake = open_source(from_, options), open_target(to_, options)
     names = targets(select(opened.tables(), options), options, lake.rename)
     held = lake.lookup(list(names.values()))
     found = []
@@ -148,11 +148,12 @@ def _verdict(table: Table, held: TargetTable | None, options: Options) -> _Verdi
     try:
         base = held_state(table, held, definition_of(table), options)
     except Conflict as error:
-        place = next(
-            (at for at, each in enumerate(table.commits) if held.bookmark and each.id == held.bookmark.commit), None
-        )
-        if place is not None and place == len(table.commits) - 1:
-            place = len(table.commits)
+        ids = [each.id for each in table.commits]
+        place = ids.index(held.bookmark.commit) if held.bookmark and held.bookmark.commit in ids else None
+        if changed.startswith("dropped_table"):
+            place = None
+        elif place == len(ids) - 1:
+            place = len(ids)
         standing = Standing.CHANGED if changed else Standing.DIVERGED
         return _Verdict(standing, place, error.message, error.hint, error.exit_code)
     if isinstance(base, Finding):
