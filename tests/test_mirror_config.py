@@ -352,6 +352,19 @@ def test_names_of_credentials() -> None:
     assert [each for each in plain.split() if names_secret(each)] == []
 
 
+def test_the_example_of_the_readme_holds(
+    loop: Loop, configured: Callable[..., Ran], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    section = (ROOT / "README.md").read_text().partition("### mirror.yaml\n\n")[2].partition("\n\n")[0]
+    (tmp_path / "s3").write_text("geheim")
+    monkeypatch.setenv("CATALOG_TOKEN", "geheim")
+    monkeypatch.setenv("LAKE_PASSWORD", "geheim")
+    text = "\n".join(line[4:] for line in section.splitlines())
+    text = text.replace("/run/secrets", str(tmp_path)).replace("/var/lib/node_exporter", str(tmp_path))
+    assert configured(text).code == 0
+    assert [each.interval for each in loop.pairs] == [30, 60] and loop.pairs[0].name == "sales"
+
+
 def test_two_pairs_of_one_name(configured: Callable[..., Ran]) -> None:
     assert "stands twice" in faults(configured(f"pairs:\n{TWO}{TWO}"))["3:5"]
     assert configured(f"pairs:\n{TWO}{TWO.replace('}', ', name: other}')}").code == 0

@@ -82,7 +82,7 @@ def _commit(id_: str, time: int | None) -> str:
 def _lag(each: TableStatus) -> str:
     if not each.behind and not each.pending_files:
         return ""
-    facts = [f"{each.behind} commits to come"]
+    facts = ["1 commit to come" if each.behind == 1 else f"{each.behind} commits to come"]
     if each.behind_seconds is not None:
         facts.append(f"the oldest {_age(each.behind_seconds)} old")
     if each.pending_files is not None and each.pending_bytes is not None:
