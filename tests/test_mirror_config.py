@@ -267,7 +267,9 @@ def test_credentials_come_from_the_environment_and_from_files(
     target: ducklake:postgres:dbname=x password=${{P}} host=h
     options: {{spark-conf: {{spark.hadoop.fs.s3a.secret.key: {{env: TOKEN}}}}}}
 """
-    said = "token geheim=1 and geheim2, password it's \\ geheim host=evil, quoted it%27s%20%5C%20geheim%20host%3Devil"
+    monkeypatch.setenv("DUCKLAKE_BRIDGE_TARGET_OPTION", "x.token=geheim9")
+    said = "token geheim=1 and geheim2, password it's \\ geheim host=evil geheim9, "
+    said += "quoted it%27s%20%5C%20geheim%20host%3Devil"
     error = Unreachable(said, hint=said)
     outcome = TableOutcome(TableName((), "t"), TableName((), "t"), State.BLOCKED, message=said)
     loop.rounds = (Round(Pair("iceberg:a", "ducklake:b"), 1.0, 1.0, (outcome,), error),)

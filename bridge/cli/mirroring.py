@@ -71,8 +71,10 @@ def mirror(
     that changed or is in trouble. SIGTERM and SIGINT end it when the commit in hand is done; a second one at once.
     """
     from bridge.cli.secrets import Hidden
+    from bridge.model.secrets import names_secret
 
     hidden = Hidden()
+    settings = (*given["source_options"], *given["target_options"])
     run: dict[str, Any] = {"jobs": jobs, "metrics_file": metrics_file, "log_format": log_format}
     if config is not None:
         pairs, hidden = _configured(context, config, given, run)
@@ -80,20 +82,19 @@ def mirror(
         raise UsageError("mirror: SOURCE and TARGET are missing", hint="name both, or give --config FILE")
     else:
         pairs = (_pair(source, target, given, hidden),)
+    for key, value in settings:
+        if names_secret(key):
+            hidden.add(value)
     sys.exit(_follow(pairs, once, run, hidden))
 
 
 def _pair(source: str, target: str, given: dict[str, Any], hidden: Hidden) -> Pair:
     from bridge.locators import parse_locator
     from bridge.mirroring.pair import Pair
-    from bridge.model.secrets import names_secret
 
     for each in (source, target):
         parse_locator(each)
         hidden.learn(each)
-    for key, value in (*given["source_options"], *given["target_options"]):
-        if names_secret(key):
-            hidden.add(value)
     rest = dict(given)
     every, on_drop = rest.pop("interval"), rest.pop("on_drop")
     return Pair(source, target, options_of(**rest), every, on_drop)
