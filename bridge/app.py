@@ -11,7 +11,7 @@ from bridge.errors import Blocked, BridgeError, Conflict, Expired, Unreachable, 
 from bridge.execution.executor import execute, writes_of
 from bridge.locators import Locator, parse_locator
 from bridge.model.files import Files
-from bridge.model.findings import Code, Finding
+from bridge.model.findings import Code, Finding, acceptable
 from bridge.model.options import Options
 from bridge.model.table import Table, TableName
 from bridge.model.types import Expression
@@ -78,14 +78,8 @@ class Inspection:
 
 
 def _check(options: Options) -> None:
-    known = {code.text: code for code in Code}
     for code in sorted(options.accept):
-        if code not in known:
-            raise UsageError(f"--accept {code}: there is no such code", hint="the README lists them")
-        if not known[code].acceptable:
-            raise UsageError(
-                f"--accept {code}: this would change answers and cannot be accepted", hint=known[code].meaning
-            )
+        acceptable(code)
 
 
 @dataclass(frozen=True, slots=True)

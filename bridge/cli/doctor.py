@@ -11,11 +11,15 @@ from bridge.registry import engine, extensions
 __all__ = ["examine"]
 
 Fact = dict[str, str]
+_PACKAGES = {"yaml": "PyYAML"}
+"""What packages are called whose module has another name."""
 _OPTIONAL = {
     "pyspark": ("spark", "rewriting with Spark"),
     "deltalake": ("delta", "Delta tables"),
     "thrift": ("hive", "Hive metastores"),
     "psycopg": ("postgres", "PostgreSQL catalogs"),
+    "yaml": ("mirror", "mirror --config"),
+    "prometheus_client": ("mirror", "mirror --metrics-file"),
 }
 
 
@@ -28,7 +32,9 @@ def examine() -> dict[str, Fact]:
         facts[f"extension {name}"] = _fact(ok, found, hint)
     for module, (extra, use) in _OPTIONAL.items():
         there = importlib.util.find_spec(module) is not None
-        found = importlib.metadata.version(module) if there else f"not installed; needed for {use}"
+        found = (
+            importlib.metadata.version(_PACKAGES.get(module, module)) if there else f"not installed; needed for {use}"
+        )
         facts[module] = _fact(there, found, "" if there else f"pip install 'ducklake-bridge[{extra}]'")
     facts["java"] = _fact(*engine())
     facts["mysql catalogs"] = _fact(False, "DuckDB 1.5.5 cannot write to a lake on MySQL", "use PostgreSQL or SQLite")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import shlex
 import sys
@@ -44,6 +45,7 @@ __all__ = [
     "plan_text",
     "report_data",
     "report_text",
+    "say",
 ]
 
 _SHOWN = 10
@@ -61,6 +63,13 @@ def out(*lines: str) -> None:
     """Lines on standard output."""
     for line in lines:
         print(line)
+
+
+def say(*lines: str) -> None:
+    """Lines on standard error, each whole and at once; a reader who is gone is no reason to stop."""
+    with contextlib.suppress(OSError):
+        sys.stderr.write("".join(f"{each}\n" for each in lines))
+        sys.stderr.flush()
 
 
 def out_json(value: Any) -> None:

@@ -8,6 +8,7 @@ from typing import Literal
 
 from bridge.errors import BridgeError, Conflict
 from bridge.model.options import Options
+from bridge.model.secrets import shown
 from bridge.model.table import TableName
 
 __all__ = ["Pair", "Round", "State", "TableOutcome"]
@@ -17,8 +18,8 @@ __all__ = ["Pair", "Round", "State", "TableOutcome"]
 class Pair:
     """A source and a target, by their locators; `interval` is the pause between two rounds in seconds."""
 
-    source: str
-    target: str
+    source: str = field(repr=False)
+    target: str = field(repr=False)
     options: Options = field(default_factory=Options)
     interval: float = 30.0
     on_drop: Literal["keep", "drop"] = "keep"
@@ -29,7 +30,7 @@ class Pair:
     @property
     def label(self) -> str:
         """Its name, or else both locators as they may be shown."""
-        return self.name or f"{self.source} -> {self.target}"
+        return self.name or f"{shown(self.source)} -> {shown(self.target)}"
 
 
 class State(Enum):

@@ -67,8 +67,8 @@ def _standing(each: TablePlan, report: Report, now: float) -> TableOutcome:
         state, said = State.CURRENT, ""
         if mark is not None and mark.changed_by and not mark.maintained:
             state, said = State.CONFLICT, f"somebody else wrote to it: {mark.changed_by}"
-        held = (newest.id, newest.time) if newest else ("", None)
-        return TableOutcome(each.source, each.target, state, *held, message=said)
+        commit, time_ = (newest.id, newest.time) if newest else ("", None)
+        return TableOutcome(each.source, each.target, state, commit, time_, message=said)
     blocker = each.blockers[0]
     held_commit = mark.commit if mark is not None else ""
     place = next((number for number, commit in enumerate(commits) if commit.id == held_commit), -1)

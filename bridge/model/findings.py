@@ -8,7 +8,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import Enum
 
-__all__ = ["Code", "Finding", "Severity"]
+from bridge.errors import UsageError
+
+__all__ = ["Code", "Finding", "Severity", "acceptable"]
 
 
 class Severity(Enum):
@@ -283,6 +285,16 @@ class Code(Enum):
     def rewritable(self) -> bool:
         """Whether rewriting the files that a problem names takes it away."""
         return self in _REWRITABLE
+
+
+def acceptable(text: str) -> Code:
+    """The finding that --accept names; UsageError when there is none, or when it would change answers."""
+    code = next((each for each in Code if each.text == text), None)
+    if code is None:
+        raise UsageError(f"--accept {text}: there is no such code", hint="the README lists them")
+    if not code.acceptable:
+        raise UsageError(f"--accept {text}: this would change answers and cannot be accepted", hint=code.meaning)
+    return code
 
 
 _REWRITABLE = frozenset(

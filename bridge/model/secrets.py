@@ -9,7 +9,7 @@ import re
 from collections.abc import Sequence
 from urllib.parse import quote, unquote
 
-__all__ = ["Secrets", "joined", "scrubbed", "shown", "split"]
+__all__ = ["Secrets", "joined", "names_secret", "quoted", "scrubbed", "shown", "split"]
 
 Secrets = tuple[tuple[str, str], ...]
 """Names and values of the parameters that are secret."""
@@ -18,8 +18,13 @@ _SECRET = frozenset({"password", "sslpassword", "oauth_client_secret"})
 _PAIR = re.compile(r"\s*([^\s=]+)\s*=\s*('(?:[^'\\]|\\.)*'|(?!')(?:[^\s\\]|\\.)*)\s*", re.DOTALL | re.ASCII)
 _URI = ("postgresql://", "postgres://")
 _LOCATOR = re.compile(r"((?:ducklake:)?(?:postgres(?:ql)?:(?!//))?)(.*)", re.DOTALL)
-_ASSIGNED = re.compile(r"(?i)(\w*(?:password|secret)\s*=\s*)('(?:[^'\\]|\\.)*'|[^\s&'\"]+)")
+_ASSIGNED = re.compile(
+    r"(?i)(\w*(?:password|secret|token|credential|(?:access|account)_?key)\s*=\s*)('(?:[^'\\]|\\.)*'|[^\s&'\"]+)"
+)
+_TOLD = re.compile(r"token|credential|secret|passw|connection.string|(?:^|[^a-z])(?:\w*key|pwd|sig)(?:$|[^a-z])")
+_REFERS = re.compile(r"[._-](?:env|enabled|uri|url|endpoint|path|file|type|name|expires.at.*)$")
 _IN_URI = re.compile(r"(?i)(postgres(?:ql)?://[^\s:/@?]*):[^\s@]*@")
+_IN_ANY = re.compile(r"(?i)(\b[a-z][a-z0-9+.-]*://[^\s:/@?]*):[^\s/@]*@")
 
 
 def split(connection: str) -> tuple[str, Secrets]:
@@ -74,9 +79,20 @@ def joined(connection: str, secrets: Sequence[tuple[str, str]]) -> str:
         if connection.startswith(_URI):
             connection += f"{'&' if '?' in connection else '?'}{key}={quote(value, safe='')}"
         else:
-            escaped = value.replace("\\", "\\\\").replace("'", "\\'")
-            connection = f"{connection} {key}='{escaped}'".lstrip()
+            connection = f"{connection} {key}={quoted(value)}".lstrip()
     return connection
+
+
+def quoted(value: str) -> str:
+    """A value of a `key=value` pair as it is whatever stands in it."""
+    escaped = value.replace("\\", "\\\\").replace("'", "\\'")
+    return f"'{escaped}'"
+
+
+def names_secret(key: str) -> bool:
+    """Whether a setting's value is a credential, by its name: s3.secret-access-key is one, key_env only names one."""
+    key = key.strip().casefold()
+    return bool(_TOLD.search(key)) and not _REFERS.search(key)
 
 
 def shown(locator: str) -> str:
@@ -92,4 +108,4 @@ def shown(locator: str) -> str:
 
 def scrubbed(text: str) -> str:
     """A text with what looks like a secret in it blotted out: the last defence of what is printed."""
-    return _IN_URI.sub(r"\1@", _ASSIGNED.sub(r"\1***", text))
+    return _IN_ANY.sub(r"\1@", _IN_URI.sub(r"\1@", _ASSIGNED.sub(r"\1***", text)))

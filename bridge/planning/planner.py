@@ -21,7 +21,7 @@ from bridge.model.types import Decimal, Field, Geo, Leaf, NestedDefault, Time, T
 from bridge.planning.plan import Action, Rewrite, TablePlan
 from bridge.ports import TargetTable
 
-__all__ = ["blocked_table", "decide", "definition_of"]
+__all__ = ["blocked_table", "decide", "definition_of", "held_state"]
 
 
 def definition_of(table: Table) -> str:
@@ -57,7 +57,7 @@ def decide(
     missing: frozenset[str] = frozenset()
     identity = {"format": table.format, "uuid": table.uuid, "location": table.location}
     plan_id = _digest(repr((identity, [commit.id for commit in table.commits], definition, options.type_map)))
-    base = None if held is None else _base(table, held, definition, options)
+    base = None if held is None else held_state(table, held, definition, options)
     findings = [*table.findings, *files.findings, *(each for each in said if not each.on_files)]
     if isinstance(base, Finding):
         return TablePlan(table.name, target, Action.BLOCKED, (base,), table, files, identity=identity)
@@ -292,7 +292,7 @@ def _forbids(finding: Finding, options: Options) -> bool:
     return finding.severity is Severity.BLOCKED or (options.strict and finding.severity is Severity.LOSS)
 
 
-def _base(table: Table, held: TargetTable, definition: str, options: Options) -> int | Finding:
+def held_state(table: Table, held: TargetTable, definition: str, options: Options) -> int | Finding:
     """The commit index the target holds (-1: the table before its first commit); the number of commits when there is
     nothing to do; a finding when the name is somebody else's."""
     name, bookmark = held.name, held.bookmark

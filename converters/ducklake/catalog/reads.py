@@ -203,19 +203,23 @@ def bookmark(session: Session, table_id: int) -> Bookmark | None:
 
 
 def _changed_since(session: Session, table_id: int, snapshot: int) -> str:
+    """The first change; before it a drop, which leaves nothing to go on with, and after it what only moved files."""
     each = table("snapshot_changes").c
     rows = session.rows(
         sa.select(each.snapshot_id, each.changes_made).where(each.snapshot_id > snapshot).order_by(each.snapshot_id)
     )
-    maintained = ""
+    changed = maintained = ""
     for id_, made in rows:
         for word, what in changes(made or ""):
             if word in DATA_CHANGES and what == str(table_id):
                 said = f"{word} in snapshot {id_}"
-                if word not in MAINTENANCE:
+                if word == "dropped_table":
                     return said
-                maintained = maintained or said
-    return maintained
+                if word in MAINTENANCE:
+                    maintained = maintained or said
+                else:
+                    changed = changed or said
+    return changed or maintained
 
 
 def changes(text: str) -> Iterator[tuple[str, str]]:

@@ -1,0 +1,66 @@
+"""What a round of mirroring says, line by line: key=value for people and logfmt, or JSON."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Mapping
+from datetime import datetime, timezone
+from typing import Any
+
+from bridge.mirroring.pair import Round, State, TableOutcome
+
+__all__ = ["line", "lines"]
+
+_TROUBLE = frozenset({State.BLOCKED, State.CONFLICT, State.UNREACHABLE, State.UNVERIFIED})
+_PLAIN = re.compile(r"[^\s\"'=\\]+")
+
+
+def lines(told: Round, form: str, blot: Callable[[str], str]) -> list[str]:
+    """A line for each table that changed, is behind or is in trouble, and for what kept the round from looking at any;
+    none where all is as it was."""
+    start: dict[str, Any] = {"time": _time(told.began + told.seconds), "level": "info", "pair": told.pair.label}
+    found = [
+        {**start, "level": "error" if each.state in _TROUBLE else "info", **_facts(each)}
+        for each in told.tables
+        if each.state is not State.CURRENT or each.behind
+    ]
+    if told.error is not None:
+        error = told.error
+        said = {"state": "failed", "exit_code": error.exit_code, "message": error.message, "hint": error.hint}
+        found.append({**start, "level": "error", **{key: value for key, value in said.items() if value != ""}})
+    return [line(each, form, blot) for each in found]
+
+
+def _facts(each: TableOutcome) -> dict[str, Any]:
+    facts: dict[str, Any] = {"table": str(each.source)}
+    if each.target != each.source:
+        facts["target"] = str(each.target)
+    facts["state"] = each.state.value
+    if each.state is State.APPLIED:
+        facts |= {"commits": each.commits, "files": each.files, "bytes": each.bytes}
+    if each.commit:
+        facts["commit"] = each.commit
+    facts |= {"behind": each.behind, "behind_seconds": round(each.behind_seconds, 3)}
+    if each.message:
+        facts["message"] = each.message
+    return facts
+
+
+def _time(seconds: float) -> str:
+    return datetime.fromtimestamp(seconds, timezone.utc).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+def line(facts: Mapping[str, Any], form: str, blot: Callable[[str], str]) -> str:
+    """Facts as one line, without secrets."""
+    shown = {key: blot(value) if isinstance(value, str) else value for key, value in facts.items()}
+    if form == "json":
+        return json.dumps(shown, ensure_ascii=False)
+    return " ".join(f"{key}={_word(str(value))}" for key, value in shown.items())
+
+
+def _word(text: str) -> str:
+    """A value that ends where it should: quoted where anything but plain characters is in it."""
+    if _PLAIN.fullmatch(text) and text.isprintable():
+        return text
+    return json.dumps(text, ensure_ascii=not text.isprintable())

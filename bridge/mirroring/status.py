@@ -1,0 +1,173 @@
+"""How far a target is behind its source, table by table. Nothing is written, and of a table that is current only the
+metadata is read."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from enum import Enum
+
+import pyarrow.compute as pc
+
+from bridge.errors import Blocked, Conflict, Unreachable
+from bridge.locators import parse_locator
+from bridge.model.findings import Finding
+from bridge.model.options import Options
+from bridge.model.table import Table, TableName
+from bridge.planning.planner import definition_of, held_state
+from bridge.planning.selection import select, targets
+from bridge.ports import ProgressSink, Silent, Source, SourceTable, TargetTable
+from bridge.registry import open_source, open_target
+
+__all__ = ["Standing", "TableStatus", "status"]
+
+
+class Standing(Enum):
+    """How a table of the target stands to that of the source."""
+
+    CURRENT = "current"
+    BEHIND = "behind"
+    ABSENT = "absent"
+    """Not migrated yet."""
+    CHANGED = "changed"
+    """Somebody else wrote to the target's table."""
+    DIVERGED = "diverged"
+    """The source no longer has the commit that the target holds."""
+    FOREIGN = "foreign"
+    """The target's table of that name is not from this source."""
+    UNREADABLE = "unreadable"
+
+
+@dataclass(frozen=True, slots=True)
+class TableStatus:
+    """One table: the newest commit of the source and the one that the target holds ("" for none), with their times in
+    microseconds from 1970; what is still to come: commits, the age of the oldest in seconds, and data files.
+
+    None is unknown: of a table that cannot be read, and of a commit that the source does not list.
+    """
+
+    source: TableName
+    target: TableName
+    standing: Standing
+    newest: str | None = None
+    newest_time: int | None = None
+    held: str | None = None
+    held_time: int | None = None
+    behind: int | None = None
+    behind_seconds: float | None = None
+    pending_files: int | None = None
+    pending_bytes: int | None = None
+    message: str = ""
+    hint: str = ""
+    exit_code: int = 0
+    """What a run would end with for this table, as far as can be told from here."""
+
+
+def status(
+    source: str,
+    target: str,
+    options: Options | None = None,
+    progress: ProgressSink | None = None,
+    *,
+    now: float,
+) -> tuple[TableStatus, ...]:
+    """Each selected table, in order; `now` is in seconds from 1970. One that cannot be read stops no other."""
+    options, progress = replace(options or Options(), check_files="none"), progress or Silent()
+    from_, to_ = parse_locator(source), parse_locator(target)
+    opened, lake = open_source(from_, options), open_target(to_, options)
+    names = targets(select(opened.tables(), options), options, lake.rename)
+    held = lake.lookup(list(names.values()))
+    found = []
+    for name, to in names.items():
+        progress.step(f"{name}: reading metadata")
+        try:
+            found.append(_one(opened, name, to, held.get(to), options, now, progress))
+        except (Unreachable, Blocked) as error:
+            if len(names) == 1:
+                raise
+            code = error.exit_code
+            found.append(
+                TableStatus(name, to, Standing.UNREADABLE, message=error.message, hint=error.hint, exit_code=code)
+            )
+    return tuple(found)
+
+
+def _one(
+    opened: Source,
+    name: TableName,
+    to: TableName,
+    held: TargetTable | None,
+    options: Options,
+    now: float,
+    progress: ProgressSink,
+) -> TableStatus:
+    source = opened.open(name)
+    commits = source.table.commits
+    verdict = _verdict(source.table, held, options)
+    mark = held.bookmark if held is not None else None
+    mine = next((each for each in commits if mark is not None and each.id == mark.commit), None)
+    found = TableStatus(
+        name,
+        to,
+        verdict.standing,
+        newest=commits[-1].id if commits else "",
+        newest_time=commits[-1].time if commits else None,
+        held=mark.commit if mark is not None else None,
+        held_time=mine.time if mine is not None else None,
+        message=verdict.message,
+        hint=verdict.hint,
+        exit_code=verdict.exit_code,
+    )
+    if verdict.base is None:
+        return found
+    if verdict.base == len(commits):
+        return replace(found, behind=0, behind_seconds=0.0, pending_files=0, pending_bytes=0)
+    coming = commits[verdict.base + 1 :]
+    oldest = coming[0].time if coming else source.table.updated
+    files, size = _pending(source, verdict.base, progress)
+    age = max(0.0, now - oldest / 1_000_000)
+    return replace(found, behind=len(coming), behind_seconds=age, pending_files=files, pending_bytes=size)
+
+
+@dataclass(frozen=True, slots=True)
+class _Verdict:
+    """`base` is the commit index that the target holds, the number of commits when nothing is to come, None when that
+    cannot be told."""
+
+    standing: Standing
+    base: int | None
+    message: str = ""
+    hint: str = ""
+    exit_code: int = 0
+
+
+def _verdict(table: Table, held: TargetTable | None, options: Options) -> _Verdict:
+    """What the planner would start from."""
+    if held is None:
+        return _Verdict(Standing.ABSENT, -1, "not migrated yet")
+    changed = held.bookmark.changed_by if held.bookmark is not None else ""
+    try:
+        base = held_state(table, held, definition_of(table), options)
+    except Conflict as error:
+        ids = [each.id for each in table.commits]
+        place = ids.index(held.bookmark.commit) if held.bookmark and held.bookmark.commit in ids else None
+        if changed.startswith("dropped_table"):
+            place = None
+        elif place == len(ids) - 1:
+            place = len(ids)
+        standing = Standing.CHANGED if changed else Standing.DIVERGED
+        return _Verdict(standing, place, error.message, error.hint, error.exit_code)
+    if isinstance(base, Finding):
+        return _Verdict(Standing.FOREIGN, None, base.detail, base.hint, Blocked.exit_code)
+    if base == len(table.commits):
+        if changed:
+            return _Verdict(Standing.CHANGED, base, f"changed in the target by {changed}; nothing is to come")
+        return _Verdict(Standing.CURRENT, base)
+    kept = "" if base < len(table.commits) - 1 else "no commit is to come, but what the table says of itself changed"
+    return _Verdict(Standing.BEHIND, base, kept)
+
+
+def _pending(source: SourceTable, base: int, progress: ProgressSink) -> tuple[int, int]:
+    """Data files that came after a commit index, and their bytes; a file that came twice counts once."""
+    table = source.files(progress, base if base >= 0 else None).table
+    new = table.filter(pc.greater(table.column("begin"), base)).group_by("path").aggregate([("size", "max")])
+    return new.num_rows, pc.sum(new.column("size_max")).as_py() or 0
