@@ -17,7 +17,7 @@ from bridge.model.table import Table, TableName
 from bridge.model.types import Expression
 from bridge.planning.objects import plan_objects
 from bridge.planning.plan import Action, ObjectPlan, Plan, TablePlan
-from bridge.planning.planner import blocked_table, decide
+from bridge.planning.planner import blocked_table, decide, definition_of
 from bridge.planning.rebase import rebase
 from bridge.planning.selection import concerned, select, select_objects, targets
 from bridge.ports import (
@@ -271,6 +271,8 @@ def _since(table: Table, there: TargetTable | None, options: Options) -> int | N
     if mark is None or not mark.commit or mark.source.get("uuid") != table.uuid or mark.changed_by:
         return None
     if (options.ownership or mark.ownership) == "adopt":  # a file that comes back must be seen
+        return None
+    if mark.definition != definition_of(table):  # files that are held may be read otherwise now
         return None
     return next((place for place, commit in enumerate(table.commits) if commit.id == mark.commit), None)
 

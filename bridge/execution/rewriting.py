@@ -110,6 +110,8 @@ def _earlier(each: TablePlan, files: Files, base: int, target: Target) -> dict[i
     begin, end = (files.table.column(name) for name in ("begin", "end"))
     held = pc.and_(pc.less_equal(begin, base), pc.or_kleene(pc.is_null(end), pc.greater(end, base)))
     rows = np.flatnonzero(held.to_numpy())
+    if not len(rows):
+        return {}
     facts = files.table.select(["path", "record_count"]).take(pa.array(rows))
     paths, counts = facts.column("path").to_pylist(), facts.column("record_count").to_pylist()
     known, deletes = target.rewritten(each.target), _Deletes(files)

@@ -270,19 +270,21 @@ class DuckLakeTarget:
 
     def rewritten(self, name: TableName) -> Mapping[str, Sequence[tuple[str, int]]]:
         """Files of earlier plans, by what they are called after."""
-        held = self._live_files(name)
+        held = self._live_files(name, own=True)
         numbered: dict[str, dict[int, tuple[str, int]]] = {}
         for path, file in held.items():
             if match := _REWRITTEN.search(path):
                 numbered.setdefault(match.group(1), {})[int(match.group(2))] = (path, file.record_count)
         return {key: [each[number] for number in sorted(each)] for key, each in numbered.items()}
 
-    def _live_files(self, name: TableName) -> Mapping[str, reads.LiveFile]:
+    def _live_files(
+        self, name: TableName, paths: Sequence[str] | None = None, own: bool = False
+    ) -> Mapping[str, reads.LiveFile]:
         with self._looking() as opened:
             found = [] if opened is None else [each for each in reads.live_tables(opened) if _is(each, name)]
             if opened is None or not found:
                 return {}
-            return reads.live_files(opened, found[0].id, table_folder(opened, self.data_path, name))
+            return reads.live_files(opened, found[0].id, table_folder(opened, self.data_path, name), paths, own)
 
     def standing(self, name: TableName) -> Standing:
         """The live data files, and the positions deleted in them by rows of the catalog and by delete files."""
@@ -296,7 +298,7 @@ class DuckLakeTarget:
 
     def registered(self, name: TableName, paths: Sequence[str]) -> frozenset[str]:
         """Those of the paths that are live files of a table."""
-        return frozenset(paths) & self._live_files(name).keys()
+        return frozenset(paths) & self._live_files(name, paths).keys()
 
     @property
     def staging(self) -> str:
@@ -553,26 +555,20 @@ def _questions(
             [[row.name, "" if row.type in ("struct", "list", "map") else duckdb_type(row.type)] for _, row in top],
         )
     ]
-    live, since = live_rows(write.files, len(write.table.commits)), write.files.since
-    newest = len(write.table.commits) - 1
-    before, held = "", 0
-    if since is not None:
-        # files that the target held before were not read again: what they add up to is the lake's own answer
-        if since not in snapshots:
-            return questions
-        before, held = f" - (SELECT count(*) FROM {at} AT (VERSION => {snapshots[since]}))", int(live[since])
-    now: list[list[str | None]] = [[str(live[newest] - held if newest >= 0 else 0)]]
-    questions.append((f"{name}: rows now", f"SELECT (SELECT count(*) FROM {at}){before}", now))
+    live, newest = live_rows(write.files, len(write.table.commits)), len(write.table.commits) - 1
+    if write.files.since is not None:
+        return questions + _changes(write, snapshots, live)
+    questions.append((f"{name}: rows now", f"SELECT count(*) FROM {at}", [[str(live[newest] if newest >= 0 else 0)]]))
     if not read_files:
         return questions
-    indexes = sorted(each for each in snapshots if since is None or each > since)
+    indexes = sorted(snapshots)
     step = max(1, (len(indexes) - 1) // (_CHECKED_SNAPSHOTS - 1)) if indexes else 1
     for index in sorted({*indexes[::step], *indexes[-1:]}):
         questions.append(
             (
                 f"{name}: rows at snapshot {snapshots[index]}",
-                f"SELECT (SELECT count(*) FROM {at} AT (VERSION => {snapshots[index]})){before}",
-                [[str(live[index] - held)]],
+                f"SELECT count(*) FROM {at} AT (VERSION => {snapshots[index]})",
+                [[str(live[index])]],
             )
         )
     questions.append((f"{name}: a row can be read", f"SELECT * FROM {at} LIMIT 1", None))
@@ -601,6 +597,21 @@ def _sync(path: str) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
+
+
+def _changes(
+    write: TableWrite, snapshots: Mapping[int, int], live: np.ndarray
+) -> list[tuple[str, str, list[list[str | None]] | None]]:
+    """What was added to a table that the lake holds, by the files that changed alone: the others were not read again,
+    and counting them would open every one."""
+    since, newest = write.files.since, len(write.table.commits) - 1
+    if since is None or since not in snapshots or newest not in snapshots or newest == since:
+        return []
+    schema, place = (write.name.namespace or ("main",))[0], write.name.name
+    span = f"'lake', {literal(schema)}, {literal(place)}, {snapshots[since] + 1}, {snapshots[newest]}"
+    counts = (f"(SELECT count(*) FROM ducklake_table_{each}({span}))" for each in ("insertions", "deletions"))
+    what = f"{'.'.join((*write.name.namespace, place))}: rows added since snapshot {snapshots[since]}"
+    return [(what, f"SELECT {' - '.join(counts)}", [[str(live[newest] - live[since])]])]
 
 
 def open_target(rest: str, options: Options) -> DuckLakeTarget:

@@ -25,7 +25,7 @@ def mapping_ids(session: Session, rows: Rows, job: Job, ids: Ids, kept: np.ndarr
     files, mappings = job.write.files.table, job.write.files.mappings
     classes = files.column("mapping").to_numpy(zero_copy_only=False)
     held = {} if job.is_new else _held(session, job.table_id)
-    if not job.is_new:
+    if not job.is_new and job.write.files.since is None:
         _compare(session, job, files, ~kept, mappings, held)
     known = {_canonical(mapping, job): id_ for id_, mapping in reversed(held.items())}
     numbers: dict[int, int] = {}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import sqlalchemy as sa
@@ -269,6 +269,10 @@ def tags(session: Session, name: str, *keys: sa.ColumnElement[bool]) -> list[tup
     ]
 
 
+_ASKED = 500
+"""Paths in one query."""
+
+
 @dataclass(frozen=True, slots=True)
 class LiveFile:
     """A live data file of a table."""
@@ -278,14 +282,26 @@ class LiveFile:
     record_count: int
 
 
-def live_files(session: Session, table_id: int, folder: str) -> dict[str, LiveFile]:
-    """The live files by absolute path; `folder` is the table's directory."""
+def live_files(
+    session: Session, table_id: int, folder: str, paths: Sequence[str] | None = None, own: bool = False
+) -> dict[str, LiveFile]:
+    """The live files by absolute path: all, those of some paths, or the lake's own; `folder` is the table's
+    directory."""
     each = table("data_file").c
-    rows = session.rows(
-        sa.select(each.path, each.data_file_id, each.row_id_start, each.record_count, each.path_is_relative).where(
-            each.table_id == table_id, each.end_snapshot.is_(None)
-        )
+    query = sa.select(each.path, each.data_file_id, each.row_id_start, each.record_count, each.path_is_relative).where(
+        each.table_id == table_id, each.end_snapshot.is_(None)
     )
+    if own:
+        query = query.where(each.path_is_relative)
+    if paths is None or len(paths) > _ASKED * 20:
+        rows = session.rows(query)
+    else:
+        stored = [*paths, *(path.removeprefix(folder) for path in paths if path.startswith(folder))]
+        rows = [
+            row
+            for start in range(0, len(stored), _ASKED)
+            for row in session.rows(query.where(each.path.in_(stored[start : start + _ASKED])))
+        ]
     return {
         folder + path if relative else path: LiveFile(id_, start, count) for path, id_, start, count, relative in rows
     }

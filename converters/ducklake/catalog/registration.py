@@ -190,8 +190,8 @@ def _describe(job: Job, begin: np.ndarray, end: np.ndarray, other_ends: np.ndarr
 
 def _held(session: Session, job: Job, files: pa.Table, numbers: np.ndarray) -> dict[int, reads.LiveFile]:
     """Files, by row number, that an earlier run registered."""
-    held = reads.live_files(session, job.table_id, job.folder)
     paths = files.column("path").take(pa.array(numbers)).to_pylist()
+    held = reads.live_files(session, job.table_id, job.folder, paths)
     missing = [path for path in paths if path not in held]
     if missing:
         raise Conflict(
