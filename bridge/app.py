@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from functools import partial
 
@@ -21,6 +23,7 @@ from bridge.planning.planner import blocked_table, decide, definition_of
 from bridge.planning.rebase import rebase
 from bridge.planning.selection import concerned, select, select_objects, targets
 from bridge.ports import (
+    Bookmark,
     Check,
     CommitResult,
     LakeTableInfo,
@@ -114,11 +117,9 @@ def _plan(ends: Ends, options: Options, progress: ProgressSink) -> tuple[Plan, M
     held = lake.lookup(list(names.values()))
     newest = lake.newest()
     tables, unreachable, several = [], [], len(chosen) > 1 or options.follow
-    for name in chosen:
+    for name, read in _readings(opened, chosen, names, held, options, progress):
         try:
-            made = _table_plan(
-                opened, lake, name, names[name], held, options, progress, clashes.get(name), newest, several
-            )
+            made = _decided(read, lake, name, names[name], held, options, progress, clashes.get(name), newest, several)
             if made.identity is not None:
                 made = replace(made, identity={**made.identity, "from": str(from_), "name": str(name)})
         except (Unreachable, UsageError) as error:  # what is wrong with one of several never stops the others
@@ -203,8 +204,66 @@ def _clashes(names: Mapping[TableName, TableName]) -> dict[TableName, Finding]:
     return found
 
 
-def _table_plan(
+Read = tuple[Table, Files, bool]
+"""A table with its files, and whether the source knows the state that the target holds no more."""
+
+
+def _readings(
     source: Source,
+    chosen: Sequence[TableName],
+    names: Mapping[TableName, TableName],
+    held: Mapping[TableName, TargetTable],
+    options: Options,
+    progress: ProgressSink,
+) -> Iterator[tuple[TableName, Callable[[], Read]]]:
+    """What gives each table with its files, or raises what keeps from it; some are read ahead where that may be."""
+    if not source.concurrent or len(chosen) == 1 or options.jobs == 1:
+        for name in chosen:
+            yield name, partial(_read, source, name, held.get(names[name]), options, progress)
+        return
+    ahead: deque[tuple[TableName, Callable[[], Read]]] = deque()
+    with ThreadPoolExecutor(options.jobs) as pool:
+        try:
+            for name in chosen:
+                try:
+                    opened = source.open(name)  # a catalog's client may not be shared between threads
+                except BridgeError as error:
+                    ahead.append((name, partial(_raised, error)))
+                else:
+                    there = held.get(names[name])
+                    ahead.append((name, pool.submit(_files, opened, there, options, progress).result))
+                if len(ahead) > 2 * options.jobs:
+                    yield ahead.popleft()
+            while ahead:
+                yield ahead.popleft()
+        finally:
+            pool.shutdown(wait=False, cancel_futures=True)
+
+
+def _raised(error: BridgeError) -> Read:
+    raise error
+
+
+def _read(source: Source, name: TableName, there: TargetTable | None, options: Options, progress: ProgressSink) -> Read:
+    progress.step(f"{name}: reading metadata")
+    return _files(source.open(name), there, options, progress)
+
+
+def _files(opened: SourceTable, there: TargetTable | None, options: Options, progress: ProgressSink) -> Read:
+    """All files, or what came after the commit that the target holds."""
+    table, mark = opened.table, None if there is None else there.bookmark
+    held = "" if mark is None else mark.commit
+    try:
+        files = opened.files(progress, _since(table, mark, options))
+        return table, files, bool(held) and all(each.id != held for each in table.commits)
+    except Expired:
+        if not options.follow:
+            raise
+        return table, opened.files(progress), True
+
+
+def _decided(
+    read: Callable[[], Read],
     lake: Target,
     name: TableName,
     target: TableName,
@@ -216,18 +275,21 @@ def _table_plan(
     several: bool = False,
 ) -> TablePlan:
     """The plan of one table. What is wrong with one of several never stops the others."""
-    try:
-        progress.step(f"{name}: reading metadata")
-        opened = source.open(name)
-        table, files = _read(opened, lake, target, held.get(target), options, progress)
-    except Blocked as error:
-        code = next((each for each in Code if each.text == error.code), Code.METADATA_UNREADABLE)
-        return blocked_table(name, target, Finding(code, str(name), error.message, error.hint))
-    said = list(lake.review(table, target, options))
-    overlap = lake.overlaps(table.root or table.location, files)
-    said += [each for each in (overlap, clash) if each is not None]
     there = held.get(target)
     try:
+        try:
+            table, files, lost = read()
+        except Blocked as error:
+            code = next((each for each in Code if each.text == error.code), Code.METADATA_UNREADABLE)
+            return blocked_table(name, target, Finding(code, str(name), error.message, error.hint))
+        mark = None if there is None else there.bookmark
+        if lost and mark is not None and _follows(table, mark, options):
+            progress.step(f"{name}: it went another way, comparing everything")
+            known = lake.holds(target)
+            table, files = rebase(table, files, mark.commit, known, lake.standing(target), lake.rewritten(target))
+        said = list(lake.review(table, target, options))
+        overlap = lake.overlaps(table.root or table.location, files)
+        said += [each for each in (overlap, clash) if each is not None]
         more = lake.review_files(table, files, target, options)
         return decide(table, files, target, there, said, options, newest, more, lake.written_fields(table))
     except Conflict as error:
@@ -236,38 +298,14 @@ def _table_plan(
         return blocked_table(name, target, Finding(Code.TARGET_CONFLICT, str(name), error.message, error.hint))
 
 
-def _read(
-    opened: SourceTable,
-    lake: Target,
-    target: TableName,
-    there: TargetTable | None,
-    options: Options,
-    progress: ProgressSink,
-) -> tuple[Table, Files]:
-    """A table with its files: all, or what came after the commit that the target holds. One that went another way since
-    is told as changes to what the target holds, where that is asked for."""
-    table, mark = opened.table, None if there is None else there.bookmark
-    ours = mark is not None and mark.commit and mark.source.get("uuid") == table.uuid and not mark.changed_by
-    if mark is None or not ours:
-        return table, opened.files(progress)
-    lost = mark.commit not in [commit.id for commit in table.commits]
-    if not lost:
-        try:
-            return table, opened.files(progress, _since(table, there, options))
-        except Expired:
-            if not options.follow:
-                raise
-    if not options.follow or table.imported or options.at is not None:
-        return table, opened.files(progress)
-    progress.step(f"{table.name}: it went another way, comparing everything")
-    return rebase(
-        table, opened.files(progress), mark.commit, lake.holds(target), lake.standing(target), lake.rewritten(target)
-    )
+def _follows(table: Table, mark: Bookmark, options: Options) -> bool:
+    """Whether a table whose line has not the commit that the target holds is to be followed all the same."""
+    ours = mark.source.get("uuid") == table.uuid and not mark.changed_by and not table.imported
+    return ours and options.follow and options.at is None and bool(table.commits)
 
 
-def _since(table: Table, there: TargetTable | None, options: Options) -> int | None:
+def _since(table: Table, mark: Bookmark | None, options: Options) -> int | None:
     """The commit index that the target holds, where only what came later is to be read."""
-    mark = None if there is None else there.bookmark
     if mark is None or not mark.commit or mark.source.get("uuid") != table.uuid or mark.changed_by:
         return None
     if (options.ownership or mark.ownership) == "adopt":  # a file that comes back must be seen
@@ -367,7 +405,8 @@ def verify(
             checks.append(Check(f"{to}: only its files were rearranged in the lake ({there.bookmark.changed_by})"))
         elif there.bookmark.changed_by:
             checks.append(Check(f"{to}: unchanged in the lake", f"changed there since: {there.bookmark.changed_by}"))
-        plan_ = _table_plan(opened, lake, name, to, {}, replace(options, rewrite="when-needed"), progress)
+        read = partial(_read, opened, name, None, options, progress)
+        plan_ = _decided(read, lake, name, to, {}, replace(options, rewrite="when-needed"), progress)
         if plan_.action is Action.BLOCKED and len(names) > 1:
             checks.append(Check(f"{to}: can be compared", str(plan_.blockers[0])))
             continue

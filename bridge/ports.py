@@ -106,6 +106,11 @@ class Remembers(Protocol):
 class Source(Protocol):
     """A place that tables are read from."""
 
+    @property
+    def concurrent(self) -> bool:
+        """Whether the files of several opened tables may be read at once."""
+        ...
+
     def tables(self) -> Sequence[TableName]:
         """The names of its tables, sorted."""
         ...

@@ -30,6 +30,8 @@ def catch_up(pair: Pair, progress: ProgressSink) -> Round:
     try:
         ends = open_ends(pair.source, pair.target, options)
         moved = follow_names(pair, ends, progress)
+        if not ends.source.tables():  # the last one was dropped, or the first is still to come
+            return Round(pair, began, time.monotonic() - clock, moved)
         report = carry_out(ends, options, progress)
     except BridgeError as error:
         return Round(pair, began, time.monotonic() - clock, error=error)

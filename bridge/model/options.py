@@ -51,6 +51,8 @@ class Options:
     bucket(N, column)."""
     sort_by: tuple[str, ...] = ()
     """`TABLE=COLUMN [ASC|DESC] [NULLS FIRST|LAST],...` for each table, or the columns alone for all."""
+    jobs: int = 4
+    """How many tables are read at once, where the source allows it."""
     follow: bool = False
     """Whether a source that was rolled back, or has forgotten what the target holds, is followed by a difference; else
     it is a conflict."""

@@ -50,6 +50,8 @@ class _Column:
 class DuckDBSource:
     """A database file. It is opened for each question and closed after it, so that nobody is kept out meanwhile."""
 
+    concurrent = False
+
     def __init__(self, file: File, options: Options) -> None:
         self.file = file
         self._options = options

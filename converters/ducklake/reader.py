@@ -81,6 +81,8 @@ class LakeSourceTable:
 class LakeSource:
     """The tables of a lake; everything is as of the snapshot that was the newest when it was opened."""
 
+    concurrent = False
+
     def __init__(self, place: Place, options: Options) -> None:
         if options.source_options:
             raise UsageError("--source-option is for iceberg-catalog:NAME", hint="leave it out")

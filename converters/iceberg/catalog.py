@@ -22,6 +22,8 @@ __all__ = ["CatalogSource", "open_catalog"]
 class CatalogSource:
     """The tables of a catalog, as it listed them once."""
 
+    concurrent = True
+
     def __init__(self, catalog: Catalog, settings: Settings, options: Options) -> None:
         self._catalog = catalog
         self._settings = settings
@@ -29,7 +31,7 @@ class CatalogSource:
         listed = list(catalog.namespaces())
         self._names = sorted({TableName(each.levels, name) for each in listed for name in each.tables})
         self._notices = [notice for each in listed for notice in _notices(each, listed)]
-        if self._names:
+        if self._names or options.follow:
             return
         if faults := [each.finding for each in self._notices if each.finding.code is Code.NAMESPACE_UNREADABLE]:
             raise Unreachable(f"{settings.shown}: no namespace could be listed: {faults[0]}")

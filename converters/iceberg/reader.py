@@ -50,6 +50,8 @@ class IcebergSourceTable:
 class IcebergSource:
     """One table by its directory or metadata file, or a warehouse directory full of them."""
 
+    concurrent = True
+
     def __init__(self, path: str, options: Options) -> None:
         if options.source_options:
             raise UsageError("--source-option is for iceberg-catalog:NAME", hint="leave it out")
@@ -65,7 +67,7 @@ class IcebergSource:
         else:
             for levels in locate.tables_below(path):
                 self._paths[TableName(levels[:-1], levels[-1])] = "/".join((path, *levels))
-            if not self._paths:
+            if not self._paths and not options.follow:
                 raise Unreachable(
                     f"{path} holds no Iceberg table",
                     hint="give a table's directory (it has a folder metadata), its .metadata.json file or a warehouse",
