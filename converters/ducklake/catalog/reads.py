@@ -41,6 +41,7 @@ __all__ = [
     "remote_paths",
     "schemas",
     "settings",
+    "settings_of",
     "shared_tables",
     "table_setting",
     "table_stats",
@@ -124,6 +125,19 @@ def settings(session: Session) -> dict[str, str]:
     each = table("metadata").c
     rows = session.rows(sa.select(each.key, each.value).where(each.scope.is_(None)))
     return {row[0]: row[1] for row in rows}
+
+
+def settings_of(session: Session, schema: str, name: str) -> dict[str, str]:
+    """The settings in force for a table that may be there: its own, its schema's, the catalog's, in this order."""
+    each = table("metadata").c
+    found = settings(session)
+    inner = {("schema", id_) for held, id_ in schemas(session).items() if held.casefold() == schema.casefold()}
+    for known in live_tables(session):
+        if (known.schema.casefold(), known.name.casefold()) == (schema.casefold(), name.casefold()):
+            inner.add(("table", known.id))
+    rows = session.rows(sa.select(each.scope, each.scope_id, each.key, each.value).where(each.scope.is_not(None)))
+    found |= {row[2]: row[3] for row in sorted(row for row in rows if (row[0], row[1]) in inner)}
+    return found
 
 
 def table_setting(session: Session, table_id: int, key: str) -> str | None:
