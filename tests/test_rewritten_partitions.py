@@ -11,19 +11,13 @@ from typing import Any
 from urllib.parse import quote
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 import bridge
 from tests.support import lake_rows, opened, use
 
-pytest.importorskip("pyspark")
-pytestmark = [
-    pytest.mark.spark,
-    pytest.mark.slow,
-    pytest.mark.xdist_group("spark-rewriting"),
-    # pyspark leaves its sockets to the garbage collector
-    pytest.mark.filterwarnings("ignore::ResourceWarning", "ignore::pytest.PytestUnraisableExceptionWarning"),
-]
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("tasks_here")]
 
 PARTS: tuple[tuple[str | None, date | None], ...] = (
     ("a/b=c%d é[1]*'\"", date(2024, 2, 29)),
@@ -91,15 +85,13 @@ def arrow(rows: list[Row]) -> pa.Table:
     ("rewrite", "backend"),
     [("always", ""), ("when-needed", "sqlite:"), pytest.param("always", "sqlite:", marks=pytest.mark.exhaustive)],
 )
-def test_they_live_on_as_the_lakes_own(rewrite: Any, backend: str, spark: object, tmp_path: Path) -> None:
+def test_they_live_on_as_the_lakes_own(rewrite: Any, backend: str, tmp_path: Path) -> None:
     from pyiceberg.transforms import DayTransform, IdentityTransform
 
     source, lake = Source(tmp_path / "source"), tmp_path / f"lake.{'sqlite' if backend else 'ducklake'}"
 
     def migrate() -> None:
-        asked = bridge.Options(
-            rename="main.t", rewrite=rewrite, spark_session=spark, ownership="adopt", data_path=f"{lake}.files"
-        )
+        asked = bridge.Options(rename="main.t", rewrite=rewrite, ownership="adopt", data_path=f"{lake}.files")
         report = bridge.migrate(f"iceberg:{source.table.metadata}", f"ducklake:{backend}{lake}", asked)
         assert report.exit_code == 0 and not report.faults
 
@@ -182,6 +174,55 @@ def test_they_live_on_as_the_lakes_own(rewrite: Any, backend: str, spark: object
     last.update({(row[0] + 5000, *row[1:3], 8): n for row, n in last.items() if 99 <= row[0] < 144})
     with opened(lake) as connection:
         assert Counter(connection.execute("FROM t").fetchall()) == last
+
+
+@pytest.mark.parametrize("hive", [True, False])
+def test_a_later_run_goes_on_in_the_lakes_own_way(hive: bool, tmp_path: Path) -> None:
+    """The column is renamed, and the lake says itself how it wants its files."""
+    from pyiceberg.transforms import IdentityTransform
+
+    source, lake = Source(tmp_path / "source"), tmp_path / "lake.ducklake"
+    with source.table.table.update_spec() as evolving:
+        evolving.add_field("k", IdentityTransform(), "k")
+    asked = bridge.Options(rename="main.t", verify="metadata")
+    said = [f"CALL lake.set_option('hive_file_pattern', {hive})"]
+    said.append("CALL lake.set_option('parquet_compression', 'zstd', schema => 'main')")
+    assert use(str(lake), said) == ["", ""]
+    parts = PARTS[0], PARTS[1]
+    source.add(*(source.rows(part) for part in parts))
+    bridge.migrate(f"iceberg:{source.table.metadata}", f"ducklake:{lake}", asked)
+    assert use(str(lake), ["CALL lake.set_option('parquet_compression', 'gzip', table_name => 't')"]) == [""]
+    source.add(*(source.rows(part) for part in parts))
+    with source.table.table.update_schema() as renaming:
+        renaming.rename_column("k", "new name")
+    source.add(*(source.rows(part) for part in parts))
+    report = bridge.migrate(f"iceberg:{source.table.metadata}", f"ducklake:{lake}", asked)
+    assert report.exit_code == 0 and not report.faults
+    files = lake_rows(
+        lake, "SELECT path, begin_snapshot, partition_id IS NOT NULL FROM ducklake_data_file ORDER BY 2, 1"
+    )
+    directories = [path.rpartition("/")[0] for path, *_ in files]
+    names = [f"{key}={quote(k or '', safe='')}" if hive else "" for key in ("k", "new%20name") for k, _ in parts]
+    assert Counter(directories) == Counter([*names, *names[2:]])
+    # under the older name the lake has its own already, in other directories: what is written now stays without
+    first = files[0][1]
+    assert [declared for _, begin, declared in files if begin != first + 1] == [True] * 4
+    assert [declared for _, begin, declared in files if begin == first + 1] == [False] * 2
+    codecs = {
+        begin: pq.read_metadata(f"{lake}.files/main/t/{path}").row_group(0).column(0).compression
+        for path, begin, _ in files
+    }
+    assert list(codecs.values()) == ["ZSTD", "GZIP", "GZIP"]
+    grown = [
+        "CALL lake.set_option('data_inlining_row_limit', 0)",
+        "INSERT INTO lake.t FROM lake.t",
+        "CALL ducklake_merge_adjacent_files('lake')",
+    ]
+    assert use(str(lake), grown) == [""] * 3
+    assert lake_rows(lake, "SELECT count(*) FROM ducklake_data_file WHERE end_snapshot IS NULL") < [(10,)]
+    with opened(lake) as connection:
+        found = Counter(connection.execute("FROM t").fetchall())
+    assert found == Counter({row: 2 * n for row, n in source.states[-1].items()})
 
 
 def dates(d: date | None) -> list[str | None]:
