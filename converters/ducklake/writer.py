@@ -228,10 +228,11 @@ class DuckLakeTarget:
     def files_of(self, name: TableName, table: Table, plan: str) -> TargetFiles:
         """Parquet as the lake's own settings want it; in a directory of the plan below the table's, but for files of
         partitions: a lake merges those only where they lie in the directory that it would use itself."""
+        settings = lake_settings(table)
         with self._looking() as opened:
             folder = table_folder(opened, self.data_path, name)
-            held = {} if opened is None else reads.settings_of(opened, ".".join(name.namespace) or "main", name.name)
-        settings = {**held, **lake_settings(table)}
+            if opened is not None:
+                settings = reads.settings_of(opened, ".".join(name.namespace) or "main", name.name, settings)
         partition, sort = written_layout(table)
         level = settings.get("parquet_compression_level")
         return TargetFiles(

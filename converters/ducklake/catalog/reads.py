@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 import sqlalchemy as sa
@@ -127,17 +127,19 @@ def settings(session: Session) -> dict[str, str]:
     return {row[0]: row[1] for row in rows}
 
 
-def settings_of(session: Session, schema: str, name: str) -> dict[str, str]:
-    """The settings in force for a table that may be there: its own, its schema's, the catalog's, in this order."""
+def settings_of(session: Session, schema: str, name: str, given: Mapping[str, str]) -> dict[str, str]:
+    """The settings in force for a table: its own, its schema's, the catalog's, in this order. One that is not there
+    yet will have those `given`."""
     each = table("metadata").c
-    found = settings(session)
-    inner = {("schema", id_) for held, id_ in schemas(session).items() if held.casefold() == schema.casefold()}
-    for known in live_tables(session):
-        if (known.schema.casefold(), known.name.casefold()) == (schema.casefold(), name.casefold()):
-            inner.add(("table", known.id))
-    rows = session.rows(sa.select(each.scope, each.scope_id, each.key, each.value).where(each.scope.is_not(None)))
-    found |= {row[2]: row[3] for row in sorted(row for row in rows if (row[0], row[1]) in inner)}
-    return found
+
+    def inner(scope: str, ids: Iterable[int]) -> dict[str, str]:
+        query = sa.select(each.key, each.value).where(each.scope == scope, each.scope_id.in_(ids))
+        return {key: value for key, value in session.rows(query)}
+
+    known = [id_ for other, id_ in schemas(session).items() if other.casefold() == schema.casefold()]
+    same = [other for other in live_tables(session) if other.name.casefold() == name.casefold()]
+    held = [other.id for other in same if other.schema_id in known]
+    return {**settings(session), **inner("schema", known), **(inner("table", held) if held else given)}
 
 
 def table_setting(session: Session, table_id: int, key: str) -> str | None:
