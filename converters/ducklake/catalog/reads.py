@@ -134,7 +134,7 @@ def settings_of(session: Session, schema: str, name: str, given: Mapping[str, st
 
     def inner(scope: str, ids: Iterable[int]) -> dict[str, str]:
         query = sa.select(each.key, each.value).where(each.scope == scope, each.scope_id.in_(ids))
-        return {key: value for key, value in session.rows(query)}
+        return {row[0]: row[1] for row in session.rows(query)}
 
     known = [id_ for other, id_ in schemas(session).items() if other.casefold() == schema.casefold()]
     same = [other for other in live_tables(session) if other.name.casefold() == name.casefold()]
