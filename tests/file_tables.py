@@ -77,13 +77,13 @@ class _Deletes(ManifestWriterV2):
 
 
 def delete_equal(table: Foreign, path: Path, rows: int, ids: Sequence[int]) -> None:
-    """One snapshot with an equality delete file."""
+    """One snapshot with an equality delete file of the first spec, which reaches every file if that has no keys."""
     with table.table.transaction() as transaction:
         adding = transaction.update_snapshot().fast_append()
 
         def writer(spec: Any) -> _Deletes:
-            schema = transaction.table_metadata.schema()
-            return _Deletes(spec, schema, adding.new_manifest_output(), adding.snapshot_id, "deflate")
+            schema, first = transaction.table_metadata.schema(), transaction.table_metadata.specs()[0]
+            return _Deletes(first, schema, adding.new_manifest_output(), adding.snapshot_id, "deflate")
 
         adding.new_manifest_writer = writer  # type: ignore[method-assign]  # PyIceberg writes no delete manifests
         adding.append_data_file(_file(path, rows, DataFileContent.EQUALITY_DELETES, ids))

@@ -48,7 +48,7 @@ class Foreign:
                 made = DataFile.from_args(
                     content=DataFileContent.DATA,
                     file_path=str(path),
-                    file_format=FileFormat.PARQUET,
+                    file_format=FileFormat[path.suffix[1:].upper()],
                     partition=Record(*partition),
                     record_count=rows,
                     file_size_in_bytes=path.stat().st_size,

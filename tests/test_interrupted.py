@@ -153,13 +153,13 @@ def test_stopped_at_every_step_it_ends_where_an_undisturbed_run_ends(source: Pat
     killed = start(older, lake)
     at_write(killed)
     assert killed.stop(signal.SIGKILL)[0] == -signal.SIGKILL
-    [left] = killed.data.glob("main/t/bridge-*")
-    assert all(each.parent == left for each in orphans(lake)) and staged(lake)
+    left = orphans(lake)
+    assert left and staged(lake)
 
     killed = start(source, lake)  # the source moved on: what was left is of no use
     at_line(killed, "rewriting: 0 of")
     assert killed.stop(signal.SIGKILL)[0] == -signal.SIGKILL
-    assert not left.exists() and len({each for each in staged(lake) if each.is_dir()}) == 2
+    assert not any(each.exists() for each in left) and len({each for each in staged(lake) if each.is_dir()}) == 2
 
     stopped = start(source, lake)
     at_next_batch(stopped)

@@ -13,35 +13,47 @@ from pathlib import Path
 import pytest
 
 from bridge.errors import Conflict
+from bridge.model.rewrite import work_mark
 from bridge.model.table import TableName
 from converters.storage.claims import claimed
 from converters.storage.leftovers import held, sweep, work_name
 from tests.support import ROOT
 
 TABLE, PLAN, OTHER = TableName(("main",), "t"), "0" * 16, "1" * 16
-FILE = f"r-{'a' * 32}-0.parquet"
+FOREIGN = {"ducklake-x.parquet", f"r-{'a' * 32}-p{'f' * 24}-0.parquet", f"r-{'a' * 32}-0.parquet"}
+"""Files of the lake, of other work, and of none."""
 
 
 class Lake:
-    """Unfinished work on a disk, as a run leaves it."""
+    """Unfinished work on a disk, as a run leaves it, in a table's directory that others use too."""
 
     def __init__(self, home: Path) -> None:
         self.catalog = f"duckdb:{home}/lake.ducklake"
-        self.staging, self.directory = home / "staging", home / "main" / "t" / f"bridge-{PLAN}"
+        self.staging, self.directory = home / "staging", home / "main" / "t"
         with held(str(self.staging), self.catalog, TABLE, PLAN, str(self.directory)):
-            self.directory.mkdir(parents=True)
-            for name in (FILE, f"r-{'b' * 32}-v2-1.parquet", f".{FILE}.{'c' * 32}.bridge-tmp", "ducklake-x.parquet"):
-                (self.directory / name).touch()
-            self.root = self.staging / work_name(self.catalog, TABLE, PLAN)
+            work = work_name(self.catalog, TABLE, PLAN)
+            self.file = f"r-{'a' * 32}{work_mark(work)}-0.parquet"
+            self.directory.joinpath("k=a", "year=44").mkdir(parents=True)
+            for name in (f"r-{'b' * 32}{work_mark(work)}-v2-1.parquet", f".{self.file}.{'c' * 32}.bridge-tmp"):
+                self.directory.joinpath(name).touch()
+            for name in (self.file, *FOREIGN):
+                self.directory.joinpath("k=a", "year=44", name).touch()
+            self.root = self.staging / work
             (self.root / "batch-1.arrow").touch()
 
     def sweep(
         self, plans: Mapping[TableName, str], registered: tuple[str, ...] = (), committed: Mapping[str, str] = {}
     ) -> set[str]:
-        """The names left in the directory."""
-        known = frozenset(f"bridge-{PLAN}/{name}" for name in registered)
-        sweep(str(self.staging), self.catalog, plans, lambda: committed, lambda directory: known)
-        return {path.name for path in self.directory.glob("*")}
+        """The names left of files."""
+        known = frozenset(f"k=a/year=44/{name}" for name in registered)
+        sweep(
+            str(self.staging),
+            self.catalog,
+            plans,
+            lambda: committed,
+            lambda text: frozenset(path for path in known if text in path),
+        )
+        return {path.name for path in self.directory.rglob("*") if path.is_file()}
 
     def owner(self, **told: object) -> Path:
         path = self.root / "owner-0.json"
@@ -55,29 +67,29 @@ def lake(tmp_path: Path) -> Lake:
 
 
 def test_work_of_another_plan_goes_but_nothing_foreign_or_registered(lake: Lake) -> None:
-    assert lake.sweep({TABLE: OTHER}, (FILE,)) == {FILE, "ducklake-x.parquet"}
+    assert lake.sweep({TABLE: OTHER}, (lake.file,)) == {lake.file, *FOREIGN}
     assert not lake.staging.exists()
 
 
 def test_committed_work_goes_whatever_the_run_is_about(lake: Lake) -> None:
-    assert lake.sweep({}, (FILE,), {"main.t": PLAN}) == {FILE, "ducklake-x.parquet"}
+    assert lake.sweep({}, (lake.file,), {"main.t": PLAN}) == {lake.file, *FOREIGN}
     assert not lake.staging.exists()
 
 
 @pytest.mark.parametrize("plans", [{TABLE: PLAN}, {TableName((), "other"): OTHER}, {}])
 def test_work_that_may_be_taken_up_stays(plans: Mapping[TableName, str], lake: Lake) -> None:
-    assert len(lake.sweep(plans)) == 4 and (lake.root / "batch-1.arrow").exists()
+    assert len(lake.sweep(plans)) == 6 and (lake.root / "batch-1.arrow").exists()
 
 
 def test_work_for_other_tables_goes_after_a_week(lake: Lake) -> None:
     note = lake.root / "work.json"
     os.utime(note, (note.stat().st_mtime - 8 * 86_400,) * 2)
-    assert lake.sweep({}) == {"ducklake-x.parquet"}
+    assert lake.sweep({}) == FOREIGN
 
 
 def test_work_of_another_catalog_stays(lake: Lake) -> None:
     lake.catalog = f"{lake.catalog}-2"
-    assert len(lake.sweep({TABLE: OTHER})) == 4
+    assert len(lake.sweep({TABLE: OTHER})) == 6
 
 
 @contextmanager
@@ -100,20 +112,20 @@ def other_process(directory: Path) -> Iterator[subprocess.Popen[str]]:
 
 def test_work_of_a_living_process_stays_until_it_is_dead(lake: Lake) -> None:
     with other_process(lake.root) as process:
-        assert len(lake.sweep({TABLE: OTHER})) == 4
+        assert len(lake.sweep({TABLE: OTHER})) == 6
         with pytest.raises(Conflict, match=str(process.pid)), claimed(str(lake.root)):
             raise AssertionError("two at once")
         process.kill()
         process.wait()
         assert list(lake.root.glob("owner-*"))
-        assert lake.sweep({TABLE: OTHER}) == {"ducklake-x.parquet"}
+        assert lake.sweep({TABLE: OTHER}) == FOREIGN
 
 
 def test_on_another_machine_the_age_of_the_sign_tells(lake: Lake) -> None:
     owner = lake.owner(machine="another", host="another", pid=1, started="1")
-    assert len(lake.sweep({TABLE: OTHER})) == 4
+    assert len(lake.sweep({TABLE: OTHER})) == 6
     os.utime(owner, (owner.stat().st_mtime - 600,) * 2)
-    assert lake.sweep({TABLE: OTHER}) == {"ducklake-x.parquet"}
+    assert lake.sweep({TABLE: OTHER}) == FOREIGN
 
 
 def test_a_run_whose_work_was_taken_away_does_not_commit(tmp_path: Path) -> None:

@@ -24,10 +24,10 @@ import bridge
 from bridge.errors import Missing, Unanswered, Unreachable
 from bridge.model.paths import is_within
 from converters import storage
-from converters.ducklake.extensions import packaged
+from converters.ducklake.extensions import connect, packaged
 from converters.storage import s3
 from tests.judge import Subject, Version, judge
-from tests.support import Case, Ran, case, run_here, tree_hash, versions
+from tests.support import Case, Ran, case, lake_rows, run_here, tree_hash, versions
 
 pytest.importorskip("localbucket")
 SECRET = "v3ry-s3cret-k3y"
@@ -130,6 +130,34 @@ def test_a_table_in_a_bucket_is_registered_where_it_lies(kind: str, store: Store
     assert tree_hash(store.folder / "source") == before
     again = run_here("migrate", f"iceberg:{place}", f"ducklake:{lake}", *options[:-2], "--json")
     assert again.code == 0 and again.json["tables"][0]["action"] == "nothing"
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("tasks_here")
+def test_rewritten_files_of_partitions_lie_in_a_bucket_as_elsewhere(store: Store, tmp_path: Path) -> None:
+    found, lake = case("part_identity"), tmp_path / "lake.ducklake"
+    store.bucket("lake")
+    asked = ["--as", "main.t", *found.maps, "--data-path", "s3://lake/files/", "--rewrite", "always"]
+    done = run_here("migrate", f"iceberg:{found.metadata}", f"ducklake:{lake}", *asked, "--json")
+    assert done.code == 0, done.out + done.err
+    paths = [path for (path,) in lake_rows(lake, "SELECT path FROM ducklake_data_file WHERE partition_id IS NOT NULL")]
+    assert len(paths) == lake_rows(lake, "SELECT count(*) FROM ducklake_data_file")[0][0]
+    assert "p=50%25" in {path.rpartition("/")[0] for path in paths}
+    on_disk = {str(path.relative_to(store.folder / "lake/files/main/t")) for path in store.folder.rglob("*.parquet")}
+    assert on_disk == set(paths)
+    expected = sorted(versions(found, lake)[-1].rows.select(["id", "p"]).to_pylist(), key=str)
+    with connect("ducklake", "httpfs") as connection:
+        for statement in (*store.setup, f"ATTACH 'ducklake:{lake}' AS lake (DATA_INLINING_ROW_LIMIT 0)", "USE lake"):
+            connection.execute(statement)
+        found_rows = connection.execute("SELECT id, p FROM t").to_arrow_table().to_pylist()
+        assert sorted(found_rows, key=str) == expected
+        connection.execute("INSERT INTO t FROM t")
+        connection.execute("CALL ducklake_merge_adjacent_files('lake')")
+        assert connection.execute("SELECT count(*) FROM t").fetchall() == [(2 * len(expected),)]
+    live = "SELECT count(*), count(DISTINCT regexp_replace(path, '[^/]*$', '')) FROM ducklake_data_file"
+    [(files, directories)] = lake_rows(lake, f"{live} WHERE end_snapshot IS NULL")
+    # NULL and the text that stands for it in a path share a directory
+    assert (files, directories) == (len(paths), len(paths) - 1)
 
 
 @pytest.mark.slow

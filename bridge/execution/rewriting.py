@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from bridge.model.files import DATA_FILES, DELETED_ROWS, Files, Rearranged, StatsBatch
-from bridge.model.rewrite import FileRewrite, output_name
+from bridge.model.rewrite import FileRewrite, output_name, work_mark
 from bridge.model.types import FieldId
 from bridge.planning.plan import TablePlan
 from bridge.ports import ProgressSink, RowEngine, Target
@@ -53,7 +53,7 @@ def prepared(each: TablePlan, target: Target, engine: RowEngine | None, progress
         gone = _in_effect(files, rows, each.first)
         tasks = [
             FileRewrite(source, output, gone[row])
-            for row, source, output in zip(rows, files.sources(rows), _outputs(files, rows), strict=True)
+            for row, source, output in zip(rows, files.sources(rows), _outputs(files, rows, work), strict=True)
         ]
         place = target.files_of(each.target, each.table, each.id)
         written = engine.rewrite(work, tasks, place, progress, f"{each.source}: rewriting")
@@ -73,13 +73,13 @@ def _rows_of(files: Files, paths: pa.ChunkedArray, each: TablePlan) -> list[int]
     return [int(row) for row in np.flatnonzero(wanted.to_numpy())]
 
 
-def _outputs(files: Files, rows: Sequence[int]) -> list[str]:
-    """A name for each row's files; the first of a path has no mark."""
+def _outputs(files: Files, rows: Sequence[int], work: str) -> list[str]:
+    """A name for each row's files; the first of a path has no number."""
     seen: dict[str, int] = {}
     found = []
     for path in files.table.column("path").take(pa.array(rows)).to_pylist():
         seen[path] = seen.get(path, 0) + 1
-        found.append(output_name(path) + (f"-v{seen[path]}" if seen[path] > 1 else ""))
+        found.append(output_name(path) + work_mark(work) + (f"-v{seen[path]}" if seen[path] > 1 else ""))
     return found
 
 

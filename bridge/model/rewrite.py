@@ -29,6 +29,7 @@ __all__ = [
     "Target",
     "WrittenFiles",
     "output_name",
+    "work_mark",
 ]
 
 
@@ -111,7 +112,8 @@ class PartitionKey:
 class Target:
     """What is written: the directory, the columns with their ids, types and initial defaults, settings and layout.
 
-    Within a task rows keep the source's order unless `sort` or `partition` is given.
+    With `hive` the files of a partition lie in a directory of their own below. Whether rows are sorted and told apart
+    by partition, or stay together in the source's order, is for the engine.
     """
 
     directory: str
@@ -119,6 +121,7 @@ class Target:
     settings: Settings = Settings()
     sort: tuple[SortKey, ...] = ()
     partition: tuple[PartitionKey, ...] = ()
+    hive: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,6 +182,11 @@ def output_name(path: str) -> str:
     return "r-" + hashlib.sha256(path.encode()).hexdigest()[:32]
 
 
+def work_mark(work: str) -> str:
+    """What the names of the files go on with that were written in some work: two never write one file."""
+    return "-p" + work.replace("-", "")
+
+
 @dataclass(frozen=True, slots=True)
 class WrittenFiles:
     """WRITTEN rows, whose `task` is the place of the source among those given as text, and their statistics by column:
@@ -217,7 +225,8 @@ WRITTEN = pa.schema(
     ]
 )
 """One row per written file. `first_row` is the position in the source of its first row, so that a position there is
-`first_row` more here; NULL when rows were left out or moved. `partition` holds the key values as DuckLake's text.
+`first_row` more here; NULL when rows were left out or moved. `partition` holds the key values as DuckLake's text, none
+for a file whose rows have not all the same.
 `stats` has one entry a leaf column; bounds are exact or NULL, in the text that DuckDB itself gives a lake; `values`
 counts nulls too; NaN is counted in `nans` and lies outside the bounds."""
 

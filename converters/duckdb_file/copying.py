@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 
 import duckdb
 
-from bridge.model.rewrite import PartitionKey, Target
+from bridge.model.rewrite import Target
 from bridge.model.types import Field
 from converters.duckdb_file.casts import stored_type
 from converters.duckdb_file.pieces import Copied, Rows, copy_options, run_copy, split
@@ -21,12 +21,12 @@ from converters.duckdb_file.reader import selected
 from converters.parquet.copied import ColumnStat, column_stats
 from converters.parquet.dictionaries import has_merged
 from converters.parquet.extensions import load
-from converters.parquet.sql import identifier, literal
+from converters.parquet.partitioned import below, key_text, value_of
+from converters.parquet.sql import identifier, literal, pattern
 
 __all__ = ["Copied", "copy_table"]
 
 _KEY = "bridge:key"
-_CALENDAR = frozenset({"year", "month", "day", "hour"})
 _ENOUGH = 1.5
 """A partition's file may be that many times the target size before it is split."""
 
@@ -47,20 +47,11 @@ def copy_table(
         load(connection, "ducklake")  # it brings the hash, murmur3_32
     values = {each.name: sql for each, sql in chosen}
     keys = ", ".join(
-        f"coalesce('v' || {_key(values[key.column], key)}, 'n') AS {identifier(_KEY + str(number))}"
+        f"{key_text(values[key.column], key)} AS {identifier(_KEY + str(number))}"
         for number, key in enumerate(target.partition)
     )
     query = f"SELECT {columns}, {keys} FROM {place.sql}"
     return list(_partitions(connection, query, target, local))
-
-
-def _key(sql: str, key: PartitionKey) -> str:
-    """A key's value as DuckLake's text; NULL for what has no calendar part."""
-    if key.transform in _CALENDAR:
-        return f"CAST({key.transform}({sql}) AS VARCHAR)"
-    if key.transform == "bucket":
-        return f"CAST((murmur3_32({sql}) & 2147483647) % {key.count} AS VARCHAR)"
-    return f"CAST({sql} AS VARCHAR)"
 
 
 @dataclass(slots=True)
@@ -81,9 +72,9 @@ def _partitions(connection: duckdb.DuckDBPyConnection, query: str, target: Targe
     found: dict[tuple[str, ...], _Partition] = {}
     for path, count, size, footer, stats, values in run_copy(connection, query, f"{local}/parts", options):
         key = tuple(values[name] for name in names)
-        partition = tuple(each[1:] if each.startswith("v") else None for each in key)
+        partition = tuple(map(value_of, key))
         one = found.setdefault(key, _Partition([], []))
-        one.files.append(Copied(path, count, size, footer, (), _directory(path, target.partition), partition))
+        one.files.append(Copied(path, count, size, footer, (), below(target, partition), partition))
         one.stats.append(stats)
     for number, one in enumerate(found[key] for key in sorted(found)):
         size = sum(each.size for each in one.files)
@@ -105,37 +96,9 @@ def _with(made: Copied, first: Copied, stats: tuple[ColumnStat, ...]) -> Copied:
 def _again(paths: Sequence[str], target: Target, size: int) -> Rows:
     """The rows of files that were written before, in the types that they had."""
     columns = ", ".join(_typed(each) for each in target.fields)
-    listed = ", ".join(literal(_plain(path)) for path in paths)
+    listed = ", ".join(literal(pattern(path)) for path in paths)
     return Rows(columns, f"read_parquet([{listed}], hive_partitioning = false)", False, size)
 
 
 def _typed(field: Field) -> str:
     return f"CAST({identifier(field.name)} AS {stored_type(field.type)}) AS {identifier(field.name)}"
-
-
-def _plain(path: str) -> str:
-    """A path that is no pattern."""
-    return path.replace("[", "[[]").replace("*", "[*]").replace("?", "[?]")
-
-
-def _directory(path: str, keys: Sequence[PartitionKey]) -> str:
-    """The directory that a lake's own insert would use, from the one that COPY made: DuckDB 1.5.5 cannot compact a
-    partition whose files lie in two."""
-    parts = path.split("/")[-1 - len(keys) : -1]
-    seen: set[str] = set()
-    made = []
-    for part, key in zip(parts, keys, strict=True):
-        value = part.partition("=")[2]
-        name = key.column if key.transform == "identity" else key.transform
-        if name in seen and key.transform != "identity":
-            name = f"{key.transform}_{key.column}"
-        seen.add(name)
-        text = value[1:] if value.startswith("v") else "__HIVE_DEFAULT_PARTITION__"
-        made.append(f"{_escaped(name)}={text}")
-    return "/".join(made)
-
-
-def _escaped(name: str) -> str:
-    """As DuckDB escapes a directory's name: every byte but letters, digits and a few marks."""
-    plain = frozenset(b"abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-~.")
-    return "".join(chr(byte) if byte in plain else f"%{byte:02X}" for byte in name.encode())

@@ -1,7 +1,8 @@
 """Partition specs and sort orders as a DuckLake table can declare them.
 
 DuckLake's month, day and hour are calendar parts, not counts from 1970 (as DuckDB 1.5.5 writes them), so an Iceberg
-day becomes year, month and day. Files in place carry no partition values; the declaration is for later inserts.
+day becomes year, month and day. Files in place carry no partition values: for them the declaration is about later
+inserts alone.
 """
 
 from __future__ import annotations
@@ -77,7 +78,7 @@ def _parts(field: PartitionField) -> tuple[str, ...]:
 
 
 def written_layout(table: Table) -> tuple[tuple[Written, ...], tuple[Order, ...]]:
-    """How files that are written for a table are partitioned and sorted."""
+    """How files that are written for a table are partitioned and sorted: the keys are those that the lake declares."""
     columns = _placed(table)
     partition = tuple(
         Written(columns[key.column].field.name, "bucket", int(key.transform[7:-1]))
@@ -85,6 +86,8 @@ def written_layout(table: Table) -> tuple[tuple[Written, ...], tuple[Order, ...]
         else Written(columns[key.column].field.name, key.transform)
         for key in partition_keys(table)
     )
+    if not table.imported:
+        return partition, ()  # rows stay in the order that later deletes of the source count by
     sort = tuple(
         Order(columns[int(each.source)].path, each.descending, each.nulls_first) for each in table.sort_order.fields
     )

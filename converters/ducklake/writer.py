@@ -49,6 +49,8 @@ _CREATED_BY = "ducklake-bridge"
 _CHECKED_SNAPSHOTS = 5
 _REWRITTEN = re.compile(r"/(r-[0-9a-f]{32})(?:-[a-z][0-9a-f]+)*-(\d+)\.parquet$")
 _TARGET_BYTES = 512 << 20
+_GROUP_ROWS = 122_880
+"""What DuckDB 1.5.5 writes where no setting says otherwise."""
 _RESERVED = frozenset({"system", "temp", "information_schema", "pg_catalog"})
 
 
@@ -247,25 +249,27 @@ class DuckLakeTarget:
         return CommitResult(tuple(written), tuple(findings), tuple(objects))
 
     def files_of(self, name: TableName, table: Table, plan: str) -> TargetFiles:
-        """Parquet as the lake's own settings want it, in a directory of the plan below the table's."""
+        """Parquet as the lake's own settings want it; in a directory of the plan below the table's, but for files of
+        partitions: a lake merges those only where they lie in the directory that it would use itself."""
+        settings = lake_settings(table)
         with self._looking() as opened:
             folder = table_folder(opened, self.data_path, name)
-            held = {} if opened is None else reads.settings(opened)
-        settings = {**held, **lake_settings(table)}
-        # files in place carry no partition values; those of an imported table are all written here
-        partition, sort = written_layout(table) if table.imported else ((), ())
-        level, size = settings.get("parquet_compression_level"), settings.get("target_file_size")
+            if opened is not None:
+                settings = reads.settings_of(opened, ".".join(name.namespace) or "main", name.name, settings)
+        partition, sort = written_layout(table)
+        level = settings.get("parquet_compression_level")
         return TargetFiles(
-            # a lake merges the files of a partition only where they lie in the directory that it would use itself
             folder.rstrip("/") if partition else f"{folder}{OWN_DIRECTORY}{plan}",
             stored_fields(table.all_fields, self._chosen),
             Settings(
                 compression=settings.get("parquet_compression", "snappy"),
                 level=int(level) if level else None,
-                target_bytes=int(size) if size and size.isdigit() else _TARGET_BYTES,
+                row_group_rows=_whole(settings, "parquet_row_group_size", _GROUP_ROWS),
+                target_bytes=_whole(settings, "target_file_size", _TARGET_BYTES),
             ),
             sort,
             partition,
+            settings.get("hive_file_pattern", "true") != "false",
         )
 
     def rewritten(self, name: TableName) -> Mapping[str, Sequence[tuple[str, int]]]:
@@ -499,6 +503,11 @@ def _require_extensions(place: Place) -> None:
         connect(*(name for name in needed(place.backend) if packaged(name) is None)).close()
     except Unreachable as error:
         raise UsageError(error.message, hint="pip install 'ducklake-bridge[postgres]'") from error
+
+
+def _whole(settings: Mapping[str, str], key: str, default: int) -> int:
+    text = settings.get(key, "")
+    return int(text) if text.isdigit() and int(text) else default
 
 
 def _is(each: reads.LakeTable, name: TableName) -> bool:

@@ -19,7 +19,7 @@ from bridge.model.schema import walk
 from bridge.model.types import ColumnType, Field, FieldId, Fixed, Geo, Leaf, ListOf, MapOf, Struct
 from converters.parquet import quiet
 from converters.parquet.footer import read_footer
-from converters.parquet.sql import arrow_type, duckdb_type
+from converters.parquet.sql import arrow_type, duckdb_type, pattern
 
 __all__ = ["ColumnStat", "column_stats", "typed_stats"]
 
@@ -97,8 +97,7 @@ def _cut(connection: duckdb.DuckDBPyConnection, local: str) -> frozenset[str]:
         "SELECT DISTINCT path_in_schema FROM parquet_metadata(?) "
         "WHERE NOT coalesce(min_is_exact, true) OR NOT coalesce(max_is_exact, true)"
     )
-    pattern = local.replace("[", "[[]").replace("*", "[*]").replace("?", "[?]")
-    return frozenset(name for (name,) in connection.execute(query, [pattern]).fetchall())
+    return frozenset(name for (name,) in connection.execute(query, [pattern(local)]).fetchall())
 
 
 def _parts(stored: str) -> tuple[str, ...]:

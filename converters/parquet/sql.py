@@ -20,7 +20,7 @@ from bridge.model.types import (
     Unit,
 )
 
-__all__ = ["arrow_type", "duckdb_type", "field_ids", "identifier", "literal", "written"]
+__all__ = ["arrow_type", "duckdb_type", "field_ids", "identifier", "literal", "pattern", "written"]
 
 # as DuckDB 1.5.5 writes a lake's types (tests/converters/test_spark_task.py reads every one back)
 _LEAVES: dict[ColumnType, tuple[pa.DataType, str]] = {
@@ -65,6 +65,11 @@ def identifier(name: str) -> str:
 def literal(text: str) -> str:
     """A text as a quoted literal."""
     return "'" + text.replace("'", "''") + "'"
+
+
+def pattern(path: str) -> str:
+    """A path as the pattern that only it fits."""
+    return path.replace("[", "[[]").replace("*", "[*]").replace("?", "[?]")
 
 
 def _leaf(type_: ColumnType) -> tuple[pa.DataType, str]:

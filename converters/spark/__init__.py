@@ -27,14 +27,14 @@ session is started at the first batch that is not done yet; none is started when
         )
 
 What a caller has to know:
-- `target.directory` and `staging` are reached by the driver and all executors; the directory is the plan's own:
-  unfinished files of an earlier run in it are removed. On a cluster duckdb, pyarrow and fastavro must be installed with
+- `target.directory` and `staging` are reached by the driver and all executors; unfinished files of an earlier run of
+  the same tasks are removed. On a cluster duckdb, pyarrow and fastavro must be installed with
   the executors' Python; our own code is sent to them. What they lack is one error (failures.py).
 - `fields` of a target are the columns of the lake's table at the commit, with ids and initial defaults; a file is read
   by its ids, or by `names` if it has none. Identity partition values go into `constants` where the file may lack them.
-- Without `deleted`, sort and partition, the rows of a file are its source's rows in their order, cut into one or more
-  files: position p of the source is row p - first_row of the file that it fell into. So deletes of older snapshots stay
-  valid, and a rewritten file can serve history.
+- Without `deleted` the rows of a file are its source's rows in their order, cut into one or more files: position p of
+  the source is row p - first_row of the file that it fell into. So deletes of older snapshots stay valid, and a
+  rewritten file can serve history. A file whose rows are all of one partition lies in that partition's directory.
 - A task of which no row lives writes no file. A file larger than the others is still one task.
 - Running again with the same plan id and tasks reuses finished batches, after a look whether their files are there.
 """

@@ -13,7 +13,7 @@ import pyarrow as pa
 
 from bridge.errors import BridgeError
 
-__all__ = ["Guarded", "owned"]
+__all__ = ["Guarded"]
 
 _AHEAD = 64 << 20
 _PATIENCE, _NAP = 2.0, 0.001
@@ -53,8 +53,3 @@ class Guarded:
         """Raise what was kept, if there is something."""
         if self._error is not None:
             raise self._error
-
-
-def owned(batch: pa.RecordBatch) -> pa.RecordBatch:
-    """A batch that DuckDB made, in memory that pyarrow counts."""
-    return pa.ipc.read_record_batch(batch.serialize(), batch.schema)

@@ -16,7 +16,7 @@ from converters.spark.plan import WRITTEN, RewriteTask
 from converters.spark.running import Job, Watch, grouped, run_batches
 from converters.spark.session import Engine
 from converters.spark.task import rewrite
-from converters.spark.writing import TEMPORARY
+from converters.spark.writing import output_of
 
 __all__ = ["Rewriter"]
 
@@ -36,7 +36,7 @@ class Rewriter:
         if len(set(names)) != len(names) or len({task.id for task in tasks}) != len(tasks):
             raise UsageError("two rewrite tasks share their id or their output name")
         staging = Staging.of(self._staging, plan_id)
-        self._sweep({task.target.directory for task in tasks})
+        self._sweep({task.target.directory for task in tasks}, {task.output for task in tasks})
         batches = grouped([Job(task.to_json(), size) for task, size in zip(tasks, _sizes(tasks), strict=True)])
         rows = run_batches(self._engine, staging, batches, _work, _intact, watch)
         return pa.concat_tables([WRITTEN.empty_table(), *rows])
@@ -56,13 +56,13 @@ class Rewriter:
         """Forget a plan whose files are committed."""
         Staging.of(self._staging, plan_id).clean()
 
-    def _sweep(self, directories: set[str]) -> None:
-        """Remove what a killed run left unfinished: its directories are the plan's own."""
+    def _sweep(self, directories: set[str], outputs: set[str]) -> None:
+        """Remove what a killed run left unfinished of these outputs: others may be at work in the directory."""
         for directory in directories:
             if scheme(directory):
                 continue  # an upload that was not completed is no object
             for name, is_directory in storage.list_directory(directory):
-                if name.endswith(TEMPORARY) and not is_directory:
+                if not is_directory and output_of(name) in outputs:
                     storage.remove(f"{directory}/{name}")
 
 

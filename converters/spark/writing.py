@@ -9,6 +9,7 @@ its bounds and does not say what it cut).
 from __future__ import annotations
 
 import os
+import re
 import tempfile
 import uuid
 from collections.abc import Iterator, Mapping
@@ -21,17 +22,24 @@ import pyarrow as pa
 
 from bridge.errors import BridgeError, Unreachable
 from bridge.model.paths import scheme
-from bridge.model.types import Field
 from converters import storage
 from converters.parquet import quiet
 from converters.parquet.copied import ColumnStat, column_stats
+from converters.parquet.partitioned import below, one_partition
 from converters.parquet.sql import field_ids, identifier, literal, written
-from converters.spark.plan import Settings
+from converters.spark.plan import Settings, Target
 
-__all__ = ["TEMPORARY", "Piece", "connect", "failed", "write_piece"]
+__all__ = ["TEMPORARY", "Piece", "connect", "failed", "output_of", "write_piece"]
 
 TEMPORARY = ".bridge-tmp"
 """How the names of unfinished files end."""
+_UNFINISHED = re.compile(rf"\.(.+)-\d+\.parquet\.[0-9a-f]{{32}}{re.escape(TEMPORARY)}")
+
+
+def output_of(name: str) -> str | None:
+    """The output to which an unfinished file belongs."""
+    found = _UNFINISHED.fullmatch(name)
+    return found.group(1) if found else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +51,7 @@ class Piece:
     size: int
     footer_size: int
     stats: tuple[ColumnStat, ...]
+    partition: tuple[str | None, ...] = ()
 
 
 @contextmanager
@@ -81,13 +90,14 @@ def failed(what: str, error: duckdb.Error) -> BridgeError:
 def write_piece(
     connection: duckdb.DuckDBPyConnection,
     rows: pa.RecordBatchReader,
-    fields: tuple[Field, ...],
-    path: str,
-    settings: Settings,
+    target: Target,
+    name: str,
     group_rows: int,
     notes: Mapping[str, str] = MappingProxyType({}),
 ) -> Piece:
-    """One file with all the rows, and key-value metadata; it is at `path` whole or not at all."""
+    """One file with all the rows, and key-value metadata; it is at its place whole or not at all, and that is the
+    directory of its partition when all rows are of one."""
+    fields, settings = target.fields, target.settings
     columns = ", ".join(map(written, fields))
     options = [
         "FORMAT parquet",
@@ -103,25 +113,27 @@ def write_piece(
         options.append(f"COMPRESSION_LEVEL {int(settings.level)}")
     if not settings.dictionaries:
         options.append("DICTIONARY_SIZE_LIMIT 0")
-    with _aside(path) as local:
+    with _aside(target.directory, name) as local:
         connection.register("rows_in", rows)
         try:
             query = f"COPY (SELECT {columns} FROM rows_in) TO {literal(local)} ({', '.join(options)})"
             [(_, count, size, footer, stats, _)] = connection.execute(query).fetchall()
         except duckdb.Error as error:
-            raise failed(f"{path} cannot be written", error) from error
+            raise failed(f"{target.directory}/{name} cannot be written", error) from error
         finally:
             connection.unregister("rows_in")
         told = column_stats(connection, fields, stats, local)
-        storage.put(local, path)
-    return Piece(path, int(count), int(size), int(footer), told)
+        partition = one_partition(connection, local, target)
+        directory = "/".join(filter(None, (target.directory, below(target, partition))))
+        storage.make_directory(directory)
+        storage.put(local, f"{directory}/{name}")
+    return Piece(f"{directory}/{name}", int(count), int(size), int(footer), told, partition)
 
 
 @contextmanager
-def _aside(path: str) -> Iterator[str]:
-    """A local name that only this attempt uses: beside a local target, in the temporary directory for an object."""
-    directory, name = os.path.split(path)
-    if scheme(path):
+def _aside(directory: str, name: str) -> Iterator[str]:
+    """A local name that only this attempt uses: in a local target, in the temporary directory for an object."""
+    if scheme(directory):
         directory = tempfile.gettempdir()
     local = os.path.join(directory, f".{name}.{uuid.uuid4().hex}{TEMPORARY}")
     try:

@@ -18,7 +18,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 
 from bridge.errors import Conflict, Missing, Unreachable
-from bridge.model.rewrite import ASIDE, OWN_DIRECTORY
+from bridge.model.rewrite import ASIDE, work_mark
 from bridge.model.table import TableName
 from converters import storage
 from converters.storage.claims import OWNER, Claim, claimed
@@ -27,8 +27,6 @@ __all__ = ["Work", "all_held", "discard", "held", "sweep", "table_key", "work_na
 
 _NOTE = "work.json"
 _WORK = re.compile(r"^[0-9a-f]{16}-[0-9a-f]{8}$")
-_OURS = re.compile(r"^\.?r-[0-9a-f]{32}(-[a-z][0-9a-f]+)*-\d+\.parquet(\.[0-9a-f]{32}\.bridge-tmp)?$")
-_RECORD = re.compile(r"^batch-(r-[0-9a-f]{32}(?:-[a-z][0-9a-f]+)*)\.arrow$")
 _STAGED = re.compile(r"^\.?(batch|positions|owner|work)\b[^/]*$")
 _OTHERS_AGE = 7 * 86_400
 
@@ -90,17 +88,15 @@ def all_held(staging: str, catalog: str, works: Sequence[tuple[TableName, str, s
 
 
 def discard(root: str, directory: str, registered: Registered) -> None:
-    """Remove work that is claimed: its files that the catalog does not refer to, then what is staged, then the note."""
+    """Remove work that is claimed: its files that the catalog does not refer to, then what is staged, then the note.
+    The directory may be the table's, in which others are at work too: a file's name tells whose it is."""
     staged = [each for each, is_directory in storage.list_directory(root) if not is_directory and _STAGED.match(each)]
     if directory:
-        name = directory.rsplit("/", 1)[1]
-        told: tuple[str, ...] = (f"{name}/",)
-        ours = _OURS
-        if not name.startswith(OWN_DIRECTORY):  # it is the table's, and others may be at work in it
-            told = tuple(found.group(1) for each in staged if (found := _RECORD.match(each)))
-            ours = re.compile(rf"^({'|'.join(told) or '(?!)'})-\d+\.parquet$")
-        kept = {path.rsplit("/", 1)[-1] for each in told for path in registered(each)}
-        _remove_files(directory, ours, kept, f"{ASIDE}{root.rsplit('/', 1)[1]}.")
+        work = root.rsplit("/", 1)[1]
+        name = rf"\.?r-[0-9a-f]{{32}}{work_mark(work)}(-v\d+)?-\d+\.parquet"
+        ours = re.compile(rf"^{name}(\.[0-9a-f]{{32}}\.bridge-tmp)?$")
+        kept = {path.rsplit("/", 1)[-1] for path in registered(work_mark(work))}
+        _remove_files(directory, ours, kept, f"{ASIDE}{work}.")
     for each in sorted(staged, key=lambda each: each == _NOTE):
         if not each.startswith(OWNER):
             storage.remove(f"{root}/{each}")
@@ -108,15 +104,23 @@ def discard(root: str, directory: str, registered: Registered) -> None:
 
 def _remove_files(directory: str, ours: re.Pattern[str], kept: Set[str], aside: str) -> None:
     """Files that are called as ours and are not kept, also of partitions, and what is unfinished of this work."""
-    for each, is_directory in storage.list_directory(directory):
-        path = f"{directory}/{each}"
-        if is_directory and each.startswith(aside):
-            storage.remove_tree(path)
-        elif is_directory and "=" in each:
-            _remove_files(path, ours, kept, aside)
-        elif not is_directory and ours.match(each) and each not in kept:
-            storage.remove(path)
-    storage.remove_directory(directory)
+    seen: list[str] = []
+    level = [directory]
+    while level:
+        seen += level
+        below = []
+        for place, listed in zip(level, storage.parallel(storage.list_directory, level), strict=True):
+            for each, is_directory in listed:
+                path = f"{place}/{each}"
+                if is_directory and each.startswith(aside):
+                    storage.remove_tree(path)
+                elif is_directory and "=" in each:
+                    below.append(path)
+                elif not is_directory and ours.match(each) and each not in kept:
+                    storage.remove(path)
+        level = below
+    for place in reversed(seen):
+        storage.remove_directory(place)
 
 
 def sweep(

@@ -33,12 +33,11 @@ def bench() -> Any:
 
 @pytest.mark.parametrize(
     ("kind", "layout"),
-    [("parquet", "one row in three deleted"), pytest.param("orc", "sorted", marks=pytest.mark.exhaustive)],
+    [("parquet", "one row in three deleted"), pytest.param("orc", "partitioned", marks=pytest.mark.exhaustive)],
 )
 def test_memory_does_not_grow_with_the_file(kind: str, layout: str, bench: Any, tmp_path: Path) -> None:
     peaks = []
     for rows in (SMALL, LARGE):
-        # one row group; ORC in stripes of which both files have several, since a stripe is read whole
         # one row group; ORC in stripes of which both files have several, as a stripe is the least that can be read
         path = bench.large_file(tmp_path, kind, rows, 32 << 20)
         ran = subprocess.run(

@@ -7,6 +7,7 @@ import datetime as dt
 import io
 import json
 import os
+import re
 import socket
 import struct
 import subprocess
@@ -42,8 +43,7 @@ from bridge.model.types import (
 from converters.parquet.footer import read_footer
 from converters.parquet.types import misread
 from converters.spark.avro import _long, _zigzag
-from converters.spark.layout import buckets
-from converters.spark.plan import DataFile, Name, PartitionKey, RewriteTask, Settings, SortKey, Target
+from converters.spark.plan import DataFile, Name, PartitionKey, RewriteTask, Settings, Target
 from converters.spark.task import rewrite
 from tests.converters.tables import Stored
 from tests.support import ROOT, case, opened
@@ -58,8 +58,9 @@ def field(id_: int, name: str, type_: Any, **more: Any) -> Field:
 def task(path: Path | str, out: Path, fields: tuple[Field, ...], **more: Any) -> RewriteTask:
     """A task with the given parts of its data file, target and settings."""
     file = {key: more.pop(key) for key in ("format", "record_count", "constants", "names") if key in more}
-    target = {key: more.pop(key) for key in ("settings", "sort", "partition") if key in more}
-    return RewriteTask("7", DataFile(str(path), **file), Target(str(out), fields, **target), "made", **more)
+    target = {key: more.pop(key) for key in ("settings", "partition", "hive") if key in more}
+    output = more.pop("output", "made")
+    return RewriteTask("7", DataFile(str(path), **file), Target(str(out), fields, **target), output, **more)
 
 
 def rows(written: pa.Table) -> list[tuple[Any, ...]]:
@@ -397,8 +398,7 @@ def test_files_are_cut_at_the_target_size_and_say_where_they_begin(tmp_path: Pat
     assert {path: Path(path).read_bytes() for path in before} == before
 
 
-@pytest.mark.parametrize("sort", [(), (SortKey(("d",)),)])
-def test_zeros_keep_their_signs(sort: tuple[SortKey, ...], tmp_path: Path) -> None:
+def test_zeros_keep_their_signs(tmp_path: Path) -> None:
     values = [-0.0, 0.0, 1.0, None] * 2_000
     columns = {
         "i": list(range(len(values))),
@@ -408,76 +408,79 @@ def test_zeros_keep_their_signs(sort: tuple[SortKey, ...], tmp_path: Path) -> No
     names = (Name(1, ("i",)), Name(2, ("d",)), Name(3, ("l",), (Name(4, ("element",), (Name(5, ("f",)),)),)))
     inner = ListOf(field(4, "element", Struct((field(5, "f", Leaf.FLOAT32),))))
     fields = (field(1, "i", Leaf.INT64), field(2, "d", Leaf.FLOAT64), field(3, "l", inner))
-    written = rewrite(task(save(tmp_path / "s.parquet", columns), tmp_path / "out", fields, names=names, sort=sort))
+    written = rewrite(task(save(tmp_path / "s.parquet", columns), tmp_path / "out", fields, names=names))
     found = {i: (str(d), str(below[0]["f"])) for i, d, below in rows(written)}
     assert found == {i: (str(each), str(each)) for i, each in enumerate(values)}
 
 
-def test_sorted_within_the_file(tmp_path: Path) -> None:
-    columns = {
-        "k": pa.array([2, None, 1, 2, float("nan")], pa.float64()),
-        "s": pa.StructArray.from_arrays([pa.array([1, 2, 3, 4, 5])], names=["a"]),
-    }
-    names = (Name(1, ("k",)), Name(2, ("s",), (Name(3, ("a",)),)))
-    fields = (field(1, "k", Leaf.FLOAT64), field(2, "s", Struct((field(3, "a", Leaf.INT64),))))
-    source = save(tmp_path / "source.parquet", columns)
-    sort = (SortKey(("k",), descending=True, nulls_first=True), SortKey(("s", "a"), descending=True))
-    written = rewrite(task(source, tmp_path / "out", fields, names=names, sort=sort))
-    assert [row[1]["a"] for row in rows(written)] == [2, 5, 4, 1, 3]
+KEYED: dict[str, tuple[Any, pa.DataType, list[Any]]] = {
+    "i": (Leaf.INT32, pa.int32(), [5, None, -7]),
+    "s": (Leaf.STRING, pa.string(), ["a b/=%é[1]*'\"", None, ""]),
+    "N x": (Leaf.STRING, pa.string(), ["__HIVE_DEFAULT_PARTITION__", "NULL", "n"]),
+    "f": (Leaf.FLOAT64, pa.float64(), [-0.0, float("nan"), 1e300]),
+    "b": (Leaf.BOOLEAN, pa.bool_(), [True, None, False]),
+    "n": (Decimal(9, 2), pa.decimal128(9, 2), [D("1.50"), None, D("-0.05")]),
+    "u": (Leaf.UUID, pa.uuid(), [bytes(range(16)), None, bytes(16)]),
+    "d": (Leaf.DATE, pa.date32(), [dt.date(2017, 11, 16), None, dt.date(1582, 10, 4)]),
+    "t": (Timestamp(), pa.timestamp("us"), [1510871468000000, None, -1]),
+    "ns": (Timestamp(Unit.NANO), pa.timestamp("ns"), [1510871468000000001, None, -1]),
+    "z": (Timestamp(utc=True), pa.timestamp("us", "UTC"), [1510871468000000, None, -1]),
+}
+"""Columns by name, with the values of three rows."""
 
 
-def test_partition_values_are_those_of_ducklakes_own_insert(tmp_path: Path) -> None:
-    types = {
-        "i": (Leaf.INT32, pa.int32(), [5, None, -7, 5]),
-        "l": (Leaf.INT64, pa.int64(), [2**40, None, -1, 34]),
-        "s": (Leaf.STRING, pa.string(), ["iceberg", None, "", "a b/%é"]),
-        "d": (Leaf.DATE, pa.date32(), [dt.date(2017, 11, 16), None, dt.date(1969, 12, 31), dt.date(1582, 10, 4)]),
-        "t": (Timestamp(), pa.timestamp("us"), [1510871468000000, None, -1, 0]),
-        "z": (Timestamp(utc=True), pa.timestamp("us", "UTC"), [1510871468000000, None, -1, 0]),
-    }
-    ids = {name: place + 1 for place, name in enumerate(types)}
-    source = save(tmp_path / "source.parquet", {n: pa.array(v, t) for n, (_, t, v) in types.items()}, ids)
-    fields = tuple(field(ids[name], name, type_) for name, (type_, _, _) in types.items())
-    layouts = [(PartitionKey(name), name) for name in types]
-    layouts += [(PartitionKey(name, "bucket", 16), f"bucket(16, {name})") for name in types]
-    layouts += [
-        (PartitionKey(name, part), f"{part}({name})")
-        for name in ("d", "t", "z")
-        for part in ("year", "month", "day", *(("hour",) if name != "d" else ()))
-    ]
-    lake = tmp_path / "lake.ducklake"
+@pytest.mark.parametrize(
+    "layout",
+    [
+        *("s,N x,i", "f,b", "n,u", "d,t,ns", "z", "year d,month d,day d", "year t,month t,day t,hour t"),
+        *("year ns,hour ns", "year z,month z,day z,hour z", "year d,year t,s"),
+    ],
+)
+def test_partitions_are_those_of_ducklakes_own_insert(layout: str, tmp_path: Path) -> None:
+    ids = {name: place + 1 for place, name in enumerate(KEYED)}
+    fields = tuple(field(ids[name], name, type_) for name, (type_, _, _) in KEYED.items())
+    pairs = [re.fullmatch(r"(?:(year|month|day|hour) )?(.+)", key) for key in layout.split(",")]
+    keys = tuple(PartitionKey(each[2], each[1] or "identity") for each in pairs if each)
+    words = [f'{each[1]}("{each[2]}")' if each[1] else f'"{each[2]}"' for each in pairs if each]
+    lake, got = tmp_path / "lake.ducklake", []
     with opened(lake, tmp_path / "lake") as connection:
         connection.execute("SET TimeZone = 'UTC'")
-        for number, (_, words) in enumerate(layouts):
-            connection.execute(f"CREATE TABLE t{number} AS SELECT * FROM '{source}' LIMIT 0")
-            connection.execute(f"ALTER TABLE t{number} SET PARTITIONED BY ({words})")
-            connection.execute(f"INSERT INTO t{number} SELECT * FROM '{source}'")
+        for number in range(3):
+            columns = {name: pa.array([values[number]] * 2, type_) for name, (_, type_, values) in KEYED.items()}
+            source = save(tmp_path / f"{number}.parquet", columns, ids)
+            [made] = rewrite(task(source, tmp_path / "out", fields, partition=keys, output=str(number))).to_pylist()
+            got.append((os.path.relpath(os.path.dirname(made["path"]), tmp_path / "out"), made["partition"]))
+            if not number:
+                connection.execute(f"CREATE TABLE t AS SELECT * FROM '{source}' LIMIT 0")
+                connection.execute(f"ALTER TABLE t SET PARTITIONED BY ({', '.join(words)})")
+                connection.execute("CALL lake.set_option('data_inlining_row_limit', 0)")
+            connection.execute(f"INSERT INTO t SELECT * FROM '{source}'")
     with duckdb.connect(str(lake), read_only=True) as catalog:
         expected = catalog.execute(
-            "SELECT t.table_name, v.partition_value, f.record_count FROM ducklake_file_partition_value v"
-            " JOIN ducklake_data_file f USING (data_file_id) JOIN ducklake_table t ON t.table_id = f.table_id"
+            "SELECT any_value(path), list(v.partition_value ORDER BY v.partition_key_index)"
+            " FROM ducklake_data_file JOIN ducklake_file_partition_value v USING (data_file_id)"
+            " GROUP BY data_file_id ORDER BY data_file_id"
         ).fetchall()
-    for number, (key, words) in enumerate(layouts):
-        written = rewrite(task(source, tmp_path / f"out{number}", fields, partition=(key,)))
-        got = [(f"t{number}", each["partition"][0], each["record_count"]) for each in written.to_pylist()]
-        wanted = [each for each in expected if each[0] == f"t{number}"]
-        assert sorted(got, key=str) == sorted(wanted, key=str), words
-        assert sorted(map(str, rows(written))) == sorted(map(str, rows_of(source)))
+    assert got == [(os.path.dirname(path), values) for path, values in expected]
 
 
-def rows_of(path: Path) -> list[tuple[Any, ...]]:
-    with duckdb.connect() as connection:
-        connection.execute("SET TimeZone = 'UTC'")
-        return connection.execute("SELECT * FROM read_parquet(?)", [str(path)]).fetchall()
+def test_a_file_lies_in_a_partition_only_if_all_its_rows_do(tmp_path: Path) -> None:
+    fields = (field(1, "k", Leaf.STRING), field(2, "v", Leaf.INT64))
+    out, keys = tmp_path / "out[1]", (PartitionKey("k"), PartitionKey("v"))
 
+    def placed(k: list[str | None], v: list[int], **more: Any) -> tuple[str, list[str | None]]:
+        source = save(tmp_path / "s.parquet", {"k": pa.array(k, pa.string()), "v": v}, {"k": 1, "v": 2})
+        [made] = rewrite(task(source, out, fields, **{"partition": keys, **more})).to_pylist()
+        assert Path(made["path"]).is_file() and made["record_count"] == len(k) - len(more.get("deleted", ()))
+        return os.path.relpath(os.path.dirname(made["path"]), out), made["partition"]
 
-def test_buckets_are_those_of_the_iceberg_specification() -> None:
-    """Hash values of the specification's appendix B."""
-    whole = pa.array([34], pa.int64())
-    assert buckets(whole, 2**31 - 1).to_pylist() == [2017239379]
-    assert buckets(pa.array(["iceberg"]), 2**31 - 1).to_pylist() == [1210000089]
-    assert buckets(pa.array([b"\x00\x01\x02\x03"]), 2**31 - 1).to_pylist() == [-188683207 & 0x7FFFFFFF]
-    assert buckets(pa.array([dt.date(2017, 11, 16)]), 2**31 - 1).to_pylist() == [-653330422 & 0x7FFFFFFF]
+    assert placed(["a", "a"], [1, 1]) == ("k=a/v=1", ["a", "1"])
+    assert placed(["a", "a"], [1, 2]) == placed(["a", None], [1, 1]) == (".", [])
+    assert placed(["a", "b"], [1, 1], deleted=(1,)) == ("k=a/v=1", ["a", "1"])
+    assert placed(["a"], [1], hive=False) == (".", ["a", "1"])
+    # what PostgreSQL cannot hold, and what no file system can
+    assert placed(["a\0"], [1]) == placed(["é" * 50], [1]) == (".", [])
+    assert placed(["a"], [1], partition=()) == (".", [])
 
 
 def test_avro_of_every_logical_type(tmp_path: Path) -> None:

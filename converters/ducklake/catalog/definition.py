@@ -149,9 +149,12 @@ def _layout(
 ) -> None:
     """Partitioning from when it became current, sorting from the newest snapshot on."""
     partition, order = partition_keys(job.table), sort_keys(job.table)
-    now_partition, now_order = ((), ()) if job.is_new else _current_layout(session, job.table_id)
+    now, now_partition, now_order = (None, (), ()) if job.is_new else _current_layout(session, job.table_id)
+    job.partition_id, job.partition_start = now, _named_since(job.table, partition)
     if partition != now_partition:
-        rank = place[spec_begin(job.write, [event for _, event in job.events if event >= 0])]
+        event = spec_begin(job.write, [event for _, event in job.events if event >= 0])
+        job.partition_id, job.partition_start = None, event if event >= 0 else len(job.table.commits)
+        rank = place[event]
         snapshot = by_rank[rank]
         if now_partition:
             _end_layout(session, "partition_info", job.table_id, snapshot.id)
@@ -182,10 +185,24 @@ def _layout(
         _altered(job, by_rank, rank, None)
 
 
-def _current_layout(session: Session, table_id: int) -> tuple[tuple[PartitionKey, ...], tuple[SortKey, ...]]:
+def _named_since(source: Table, partition: Sequence[PartitionKey]) -> int:
+    """The first commit index from which the key columns have their names of now. The directories of what is written
+    bear these, and those of what is there others, which DuckDB 1.5.5 cannot merge under one schema version."""
+    now = {int(field.id): field.name for field in source.schema.fields}
+    for index in reversed(range(len(source.commits))):
+        then = {int(field.id): field.name for field in source.schemas[source.commits[index].schema].fields}
+        if any(then.get(key.column) != now[key.column] for key in partition):
+            return index + 1
+    return 0
+
+
+def _current_layout(
+    session: Session, table_id: int
+) -> tuple[int | None, tuple[PartitionKey, ...], tuple[SortKey, ...]]:
+    """The id and the keys of the partition spec, and the sort keys."""
     info, key = table("partition_info").c, table("partition_column").c
     keys = session.rows(
-        sa.select(key.column_id, key.transform)
+        sa.select(key.partition_id, key.column_id, key.transform)
         .join(table("partition_info"), info.partition_id == key.partition_id)
         .where(info.table_id == table_id, info.end_snapshot.is_(None))
         .order_by(key.partition_key_index)
@@ -197,7 +214,8 @@ def _current_layout(session: Session, table_id: int) -> tuple[tuple[PartitionKey
         .where(sort.table_id == table_id, sort.end_snapshot.is_(None))
         .order_by(by.sort_key_index)
     )
-    return tuple(PartitionKey(*row) for row in keys), tuple(SortKey(*row) for row in orders)
+    id_ = keys[0][0] if keys else None
+    return id_, tuple(PartitionKey(*row[1:]) for row in keys), tuple(SortKey(*row) for row in orders)
 
 
 def _end_layout(session: Session, name: str, table_id: int, snapshot: int) -> None:

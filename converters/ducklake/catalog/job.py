@@ -64,7 +64,9 @@ class Job:
     events: list[tuple[int, int]]
     table_id: int = 0
     partition_id: int | None = None
-    """The partition spec that this run declares."""
+    """The partition spec that the lake has at the end of this run."""
+    partition_start: int = 0
+    """The first commit index from which files can carry its values."""
     folder: str = ""
     """Where the lake keeps the table's own files, with a slash at the end."""
     before: Mapping[int, ColumnRow] = field(default_factory=dict)

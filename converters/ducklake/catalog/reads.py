@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import sqlalchemy as sa
@@ -41,6 +41,7 @@ __all__ = [
     "remote_paths",
     "schemas",
     "settings",
+    "settings_of",
     "shared_tables",
     "table_setting",
     "table_stats",
@@ -124,6 +125,21 @@ def settings(session: Session) -> dict[str, str]:
     each = table("metadata").c
     rows = session.rows(sa.select(each.key, each.value).where(each.scope.is_(None)))
     return {row[0]: row[1] for row in rows}
+
+
+def settings_of(session: Session, schema: str, name: str, given: Mapping[str, str]) -> dict[str, str]:
+    """The settings in force for a table: its own, its schema's, the catalog's, in this order. One that is not there
+    yet will have those `given`."""
+    each = table("metadata").c
+
+    def inner(scope: str, ids: Iterable[int]) -> dict[str, str]:
+        query = sa.select(each.key, each.value).where(each.scope == scope, each.scope_id.in_(ids))
+        return {row[0]: row[1] for row in session.rows(query)}
+
+    known = [id_ for other, id_ in schemas(session).items() if other.casefold() == schema.casefold()]
+    same = [other for other in live_tables(session) if other.name.casefold() == name.casefold()]
+    held = [other.id for other in same if other.schema_id in known]
+    return {**settings(session), **inner("schema", known), **(inner("table", held) if held else given)}
 
 
 def table_setting(session: Session, table_id: int, key: str) -> str | None:

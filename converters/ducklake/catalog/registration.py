@@ -72,6 +72,7 @@ def register(
     )
     ends = lookup[np.minimum(end[kept], last)]
     partitions = write.files.partitions if job.partition_id is not None else {}
+    partitions = {row: values for row, values in partitions.items() if kept[row] and at[row] >= job.partition_start}
     session.append(
         "ducklake_data_file",
         pa.table(
@@ -97,9 +98,8 @@ def register(
         ),
     )
     for row in sorted(partitions):
-        if kept[row]:
-            for index, value in enumerate(partitions[row]):
-                rows.add("file_partition_value", int(file_ids[row]), job.table_id, index, value)
+        for index, value in enumerate(partitions[row]):
+            rows.add("file_partition_value", int(file_ids[row]), job.table_id, index, value)
     file_ids[list(earlier)] = [each.id for each in earlier.values()]
     _end_files(session, file_ids[gone], lookup[end[gone]])
     noted = Deleted(file_ids[deleted[0]], deleted[1], lookup[deleted[2]])

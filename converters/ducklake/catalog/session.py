@@ -83,6 +83,8 @@ class Session:
         marks = ", ".join("?" for _ in columns)
         plain = pa.table({each: _without_bool(rows.column(each)) for each in columns})
         for batch in plain.to_batches(_BATCH):
+            if not batch.num_rows:
+                continue
             values = list(zip(*(column.to_pylist() for column in batch.columns), strict=True))
             self.connection.exec_driver_sql(f"INSERT INTO {identifier(name)} ({listed}) VALUES ({marks})", values)
 
