@@ -36,6 +36,7 @@ __all__ = [
     "Silent",
     "Source",
     "SourceTable",
+    "Stale",
     "TableWrite",
     "Target",
     "TargetTable",
@@ -145,6 +146,16 @@ class Bookmark:
 
 
 @dataclass(frozen=True, slots=True)
+class Stale:
+    """Source commits whose snapshots at the target cannot stay as they are, why, and whether the target can put others
+    in their place under the same numbers."""
+
+    commits: frozenset[str]
+    why: str
+    replaceable: bool
+
+
+@dataclass(frozen=True, slots=True)
 class TargetTable:
     """A table as the target holds it; bookmark None: not ours."""
 
@@ -152,9 +163,12 @@ class TargetTable:
     bookmark: Bookmark | None
     commits: frozenset[str] = frozenset()
     """The source commits that it lists a snapshot for, where it can drop them alone."""
-    listed: Callable[[], frozenset[str]] | None = None
-    """The data files of its newest state, by path and, those that we wrote, by output_name of their source; for targets
-    that take up a difference in files between the source's state and theirs. None for those that refuse one."""
+    listed: Callable[[str], frozenset[str]] | None = None
+    """The data files of its state at a source commit ("": its newest), by path and, those that we wrote, by output_name
+    of their source; for targets that take up a difference in files between the source's state and theirs. None for
+    those that refuse one."""
+    stale: Callable[[Table, Files], Stale] | None = None
+    """What of it the source has overtaken."""
 
 
 @runtime_checkable
@@ -171,7 +185,7 @@ class TableWrite:
     """Everything a target needs to write one table.
 
     `first` is the first commit index to carry: everything live there is loaded as it stands. `base` is the commit
-    index that the target already holds (first == base then), None for a new table.
+    index that the target already holds (first == base then), None for a new table and for one that is made anew.
     """
 
     name: TableName
@@ -184,7 +198,9 @@ class TableWrite:
     plan: str
     ownership: str
     held: str | None = None
-    """The source commit that the target's state is of: that of `base`, or one that the source has expired since."""
+    """The source commit that the target's state is of: that of `base`, or a later one; None for a new table."""
+    onto: str = ""
+    """The commit of `base` when what the target holds after it is made anew."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -265,17 +281,17 @@ class Target(Protocol):
         """Where and how files of a table are written under a plan."""
         ...
 
-    def rewritten(self, name: TableName) -> Mapping[str, Sequence[tuple[str, int]]]:
-        """(path, record count) of the live files that earlier runs wrote for a table, in order, by output_name of their
-        source."""
+    def rewritten(self, name: TableName, commit: str) -> Mapping[str, Sequence[tuple[str, int]]]:
+        """(path, record count) of the files that earlier runs wrote for a table, in order, by output_name of their
+        source: those that are live now, or at a source commit."""
         ...
 
     def left_out(self, path: str) -> Any:
         """The positions, ascending, of the source's rows that were left out of a rewritten file and those after it."""
         ...
 
-    def registered(self, name: TableName, paths: Sequence[str]) -> frozenset[str]:
-        """Those of the paths that are live files of a table."""
+    def registered(self, name: TableName, paths: Sequence[str], commit: str) -> frozenset[str]:
+        """Those of the paths that are live files of a table, now or at a source commit."""
         ...
 
     @property

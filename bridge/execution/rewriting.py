@@ -112,7 +112,7 @@ def _earlier(each: TablePlan, files: Files, base: int, target: Target) -> dict[i
     rows = np.flatnonzero(held.to_numpy())
     facts = files.table.select(["path", "record_count"]).take(pa.array(rows))
     paths, counts = facts.column("path").to_pylist(), facts.column("record_count").to_pylist()
-    known, deletes = target.rewritten(each.target), _Deletes(files)
+    known, deletes = target.rewritten(each.target, each.onto), _Deletes(files)
     found: dict[int, _Pieces] = {}
     dead: dict[int, str] = {}
     for row, path, count in zip(rows.tolist(), paths, counts, strict=True):
@@ -132,7 +132,7 @@ def _earlier(each: TablePlan, files: Files, base: int, target: Target) -> dict[i
             dead[row] = path
     if dead:
         # a file without a row that lives is rewritten to nothing: what becomes of it changes nothing in the target
-        there = target.registered(each.target, tuple(dead.values()))
+        there = target.registered(each.target, tuple(dead.values()), each.onto)
         found |= {row: _Pieces() for row, path in dead.items() if path not in there}
     return found
 

@@ -245,8 +245,8 @@ class DuckLakeTarget:
             partition,
         )
 
-    def rewritten(self, name: TableName) -> Mapping[str, Sequence[tuple[str, int]]]:
-        """Files of earlier plans, by what they are called after."""
+    def rewritten(self, name: TableName, commit: str) -> Mapping[str, Sequence[tuple[str, int]]]:
+        """Files of earlier plans, by what they are called after; a lake goes on from its newest state alone."""
         held = self._live_files(name)
         numbered: dict[str, dict[int, tuple[str, int]]] = {}
         for path, file in held.items():
@@ -265,8 +265,8 @@ class DuckLakeTarget:
         """As the file itself notes it."""
         return read_left_out(path)
 
-    def registered(self, name: TableName, paths: Sequence[str]) -> frozenset[str]:
-        """Those of the paths that are live files of a table."""
+    def registered(self, name: TableName, paths: Sequence[str], commit: str) -> frozenset[str]:
+        """Those of the paths that are live files of a table; a lake goes on from its newest state alone."""
         return frozenset(paths) & self._live_files(name).keys()
 
     @property

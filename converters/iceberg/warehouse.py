@@ -34,6 +34,11 @@ class Home(Protocol):
     """Where tables are known by name, and change from one metadata file to the next by compare-and-swap."""
 
     @property
+    def replaces(self) -> bool:
+        """Whether a document may hold another snapshot under the number of one that is there."""
+        ...
+
+    @property
     def shown(self) -> str:
         """The home for people."""
         ...
@@ -57,6 +62,8 @@ class Home(Protocol):
 
 class Warehouse:
     """A directory of tables, or of one table."""
+
+    replaces = True
 
     def __init__(self, path: str) -> None:
         self.path = storage.absolute(path.rstrip("/") or "/")

@@ -34,16 +34,18 @@ from bridge.ports import (
     ObjectWrite,
     ProgressSink,
     Rows,
+    Stale,
     TableWrite,
     TargetTable,
     Written,
 )
 from converters import storage
 from converters.iceberg.publish.bookmark import bookmark_of, kept_commits
-from converters.iceberg.publish.held import every_path, held_files
+from converters.iceberg.publish.held import every_path, held_files, lost_snapshots
 from converters.iceberg.publish.properties import table_properties
 from converters.iceberg.publish.review import review_files, review_table, unread, version_for
 from converters.iceberg.publish.table import Published, prepare
+from converters.iceberg.publish.type_changes import outgrown_types
 from converters.iceberg.publish.way_back import restored
 from converters.iceberg.scanner import IcebergRows
 from converters.iceberg.type_matrix import stored_fields
@@ -84,7 +86,9 @@ class IcebergTarget:
             if there is not None:
                 metadata = there[1].metadata
                 commits = frozenset(kept_commits(metadata))
-                found[name] = TargetTable(there[0], bookmark_of(metadata), commits, partial(_listed, metadata))
+                listed = partial(_listed, metadata)
+                stale = partial(_stale, metadata, self._home.replaces)
+                found[name] = TargetTable(there[0], bookmark_of(metadata), commits, listed, stale)
         return found
 
     def published(self, namespace: tuple[str, ...]) -> Sequence[TargetTable]:
@@ -120,7 +124,8 @@ class IcebergTarget:
     def review_files(self, table: Table, files: Files, name: TableName, options: Options) -> Sequence[FileProblem]:
         """Files that one name mapping for all would misread, and defaults that only version 3 has."""
         there = self._home.find(name)
-        return review_files(table, files, options, None if there is None else there[1].metadata)
+        held = None if there is None or self._home.replaces else there[1].metadata
+        return review_files(table, files, options, None if there is None else there[1].metadata, held)
 
     def overlaps(self, location: str, files: Files) -> Finding | None:
         """Orphan cleanup of a lake removes what it does not know below its data path, and Iceberg's below a table."""
@@ -148,11 +153,11 @@ class IcebergTarget:
         there = self._home.find(name)
         return self._home.location(name) if there is None else str(there[1].metadata["location"])
 
-    def rewritten(self, name: TableName) -> Mapping[str, Sequence[tuple[str, int]]]:
+    def rewritten(self, name: TableName, commit: str) -> Mapping[str, Sequence[tuple[str, int]]]:
         """Files of earlier plans, by what they are called after."""
         there = self._home.find(name)
         numbered: dict[str, dict[int, tuple[str, int]]] = {}
-        for path, count in [] if there is None else held_files(there[1].metadata):
+        for path, count in [] if there is None else held_files(there[1].metadata, commit):
             if match := _REWRITTEN.search(path):
                 numbered.setdefault(match.group(1), {})[int(match.group(2))] = (path, count)
         return {key: [each[number] for number in sorted(each)] for key, each in numbered.items()}
@@ -170,10 +175,10 @@ class IcebergTarget:
         """As the file itself notes it."""
         return read_left_out(path)
 
-    def registered(self, name: TableName, paths: Sequence[str]) -> frozenset[str]:
+    def registered(self, name: TableName, paths: Sequence[str], commit: str) -> frozenset[str]:
         """Those of the paths that are live files of a table."""
         there = self._home.find(name)
-        return frozenset(paths) & {path for path, _ in ([] if there is None else held_files(there[1].metadata))}
+        return frozenset(paths) & {path for path, _ in ([] if there is None else held_files(there[1].metadata, commit))}
 
     def work(self, name: TableName, plan: str) -> str:
         """What the unfinished work of a plan is called in the staging."""
@@ -259,9 +264,9 @@ class IcebergTarget:
     def _ready(self, write: TableWrite, progress: ProgressSink) -> _Ready:
         there = self._home.find(write.name)
         held = None if there is None else there[1]
-        if write.base is None and held is not None:
+        if write.held is None and held is not None:
             raise Conflict(f"{write.name} was created in {self._home.shown} meanwhile", hint="run it again")
-        if write.base is not None:
+        if write.held is not None:
             self._check(write, held)
         metadata = None if held is None else held.metadata
         location = self._home.location(write.name) if metadata is None else str(metadata["location"])
@@ -370,10 +375,21 @@ class IcebergTarget:
         return said
 
 
-def _listed(metadata: Mapping[str, Any]) -> frozenset[str]:
-    """The live data files by path, and those that we wrote by what they are called after."""
-    paths = [path for path, _ in held_files(metadata)]
+def _listed(metadata: Mapping[str, Any], commit: str) -> frozenset[str]:
+    """The data files of a state by path, and those that we wrote by what they are called after."""
+    paths = [path for path, _ in held_files(metadata, commit)]
     return frozenset(paths) | {match.group(1) for path in paths if (match := _REWRITTEN.search(path))}
+
+
+def _stale(metadata: Mapping[str, Any], replaces: bool, table: Table, files: Files) -> Stale:
+    """Snapshots with files that the source merged, or with a type that a column cannot have any more."""
+    kept = kept_commits(metadata)
+    if replaces and (outgrown := outgrown_types(table, metadata)):
+        return Stale(frozenset(kept), f"{'; '.join(outgrown)}, which Iceberg has no promotion for", replaces)
+    lost = lost_snapshots(metadata, frozenset(files.table.column("path").to_pylist()))
+    said = "they list files that the source has merged or removed since"
+    said += "" if replaces else "; the catalog lets no snapshot be replaced"
+    return Stale(frozenset(commit for commit, snapshot in kept.items() if snapshot in lost), said, replaces)
 
 
 def _ask(asked: Sequence[Mapping[str, object]]) -> list[dict[str, object]]:

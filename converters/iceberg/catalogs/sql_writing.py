@@ -27,6 +27,8 @@ __all__ = ["SqlHome"]
 class SqlHome:
     """A catalog in a database, and the warehouse directory where its new tables lie."""
 
+    replaces = True
+
     def __init__(self, settings: Settings) -> None:
         warehouse = str(settings.get("warehouse", ""))
         if not warehouse:

@@ -11,10 +11,11 @@ import polars as pl
 from bridge.model.paths import is_within
 from converters import storage
 from converters.iceberg.avro import read_frame, read_records
+from converters.iceberg.publish.bookmark import kept_commits
 from converters.iceberg.publish.history import State
 from converters.iceberg.publish.manifest_files import DELETED, manifest_of
 
-__all__ = ["every_path", "held_files", "held_state", "lost_snapshots"]
+__all__ = ["as_of", "every_path", "held_files", "held_state", "lost_snapshots"]
 
 _ENTRY = {
     "status": pl.Int32,
@@ -30,6 +31,23 @@ _TOTALS = ("total-data-files", "total-delete-files", "total-records", "total-pos
 def _current(metadata: Mapping[str, Any]) -> Mapping[str, Any] | None:
     current = metadata.get("current-snapshot-id")
     return next((each for each in metadata.get("snapshots") or () if each["snapshot-id"] == current), None)
+
+
+def as_of(metadata: Mapping[str, Any], snapshot: int | None) -> Mapping[str, Any]:
+    """The metadata with one of our snapshots as the newest of ours, or with none of ours."""
+    snapshots = metadata.get("snapshots") or ()
+    found = next((each for each in snapshots if each["snapshot-id"] == snapshot), None)
+    sequence = int(found["sequence-number"]) if found else 0
+    ours = set(kept_commits(metadata).values())
+    kept = [each for each in snapshots if each["snapshot-id"] not in ours or each["sequence-number"] <= sequence]
+    rows = int(found.get("first-row-id", 0)) + int(found.get("added-rows", 0)) if found else 0
+    return {
+        **metadata,
+        "snapshots": kept,
+        "current-snapshot-id": snapshot,
+        "last-sequence-number": sequence,
+        "next-row-id": rows,
+    }
 
 
 def held_state(
@@ -63,8 +81,10 @@ def held_state(
     return state
 
 
-def held_files(metadata: Mapping[str, Any]) -> list[tuple[str, int]]:
-    """(path, record count) of the data files that the newest snapshot lists."""
+def held_files(metadata: Mapping[str, Any], commit: str = "") -> list[tuple[str, int]]:
+    """(path, record count) of the data files that the newest snapshot lists, or that of a source commit."""
+    if commit:
+        metadata = {**metadata, "current-snapshot-id": kept_commits(metadata).get(commit)}
     snapshot, found = _current(metadata), []
     if snapshot is None:
         return []

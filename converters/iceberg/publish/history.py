@@ -88,7 +88,7 @@ class Counts:
         """By Iceberg's words (specification, "Snapshots")."""
         if self.files[0] and not (self.removed[0] or self.files[1] or self.removed[1]):
             return "append"
-        if not self.files[0] and (self.removed[0] or self.files[1]):
+        if not self.files[0] and (self.removed[0] or self.files[1]) and self.records[1] >= self.removed_records[1]:
             return "delete"
         return "overwrite" if self.files[0] or self.removed[1] else "append"
 
@@ -113,16 +113,19 @@ def publish(
     start: int,
     ids: Sequence[int],
     schemas: Sequence[Schema],
+    sequences: Mapping[int, int],
     entries: Entries,
     state: State,
     files: ManifestFiles,
 ) -> list[Made]:
-    """Write the manifests of every commit from `start` on; `ids` and `schemas` are those of all commits."""
-    return _Publication(entries, state, files).run(commits, start, ids, schemas)
+    """Write the manifests of every commit from `start` on; `ids` and `schemas` are those of all commits, `sequences`
+    the numbers that some of the ids have already."""
+    return _Publication(entries, state, files, sequences).run(commits, start, ids, schemas)
 
 
 class _Publication:
-    def __init__(self, entries: Entries, state: State, files: ManifestFiles) -> None:
+    def __init__(self, entries: Entries, state: State, files: ManifestFiles, sequences: Mapping[int, int]) -> None:
+        self._sequences = sequences
         self._entries = entries
         self._state = state
         self._files = files
@@ -157,7 +160,7 @@ class _Publication:
 
     def _commit(self, commit: Commit, id_: int, schema: Schema, added: np.ndarray, removed: np.ndarray) -> Made:
         state, counts = self._state, Counts()
-        state.sequence += 1
+        state.sequence = max(state.sequence + 1, self._sequences.get(id_, 0))
         first_row_id = state.next_row_id
         writer = _Writer(self._files, id_, state, schema, counts)
         for key, manifest in list(self._held.items()):

@@ -122,20 +122,28 @@ def built(
     version: int,
     location: str,
     held: Mapping[str, Any] | None,
+    after: Mapping[str, Any] | None,
     held_path: str,
     next_row_id: int,
     properties: Mapping[str, str],
 ) -> dict[str, Any]:
-    """The whole document; `held` is the one before, of which the snapshots `lost` cannot be read for long."""
+    """The whole document; `held` is the one before, of which the snapshots `lost` cannot be read for long, and `after`
+    is it without what was made anew."""
     table = write.table
     order = published_order(table.sort_order)
     schemas = {each.id: each for each in table.schemas.values()} | {table.schema.id: table.schema}
     documents, ids_of = _schemas(schemas, version, held)
-    kept = _kept(write, held, lost, bool(made))
-    snapshots = [*kept, *(_snapshot(each, ids_of[each.commit.schema], _millis(each.commit), version) for each in made)]
-    ids = {each["snapshot-id"] for each in snapshots}
+    kept = _kept(write, after, lost, bool(made))
+    times_of = {each["snapshot-id"]: int(each["timestamp-ms"]) for each in (held or {}).get("snapshots") or ()}
+    times_of |= {each.id: _millis(each.commit) for each in made if each.id not in times_of}
+    snapshots = [*kept, *(_snapshot(each, ids_of[each.commit.schema], times_of[each.id], version) for each in made)]
+    ids = {each["snapshot-id"] for each in kept}
     log = [each for each in (held or {}).get("snapshot-log") or () if each["snapshot-id"] in ids]
-    log += [{"timestamp-ms": _millis(each.commit), "snapshot-id": each.id} for each in made]
+    log += [{"timestamp-ms": times_of[each.id], "snapshot-id": each.id} for each in made]
+    ids |= {each.id for each in made}
+    if write.base is None:
+        named = {each.get("schema-id") for each in snapshots} | set(ids_of.values())
+        documents = [each for each in documents if each["schema-id"] in named]
     current = made[-1].id if made else (held or {}).get("current-snapshot-id")
     times = [table.updated // 1000, *(each["timestamp-ms"] for each in log)]
     by_commit = dict(zip((each.id for each in table.commits), snapshot_ids(table), strict=True))
@@ -180,7 +188,7 @@ def built(
     else:
         found["refs"] = {**_others(held, ids), **_refs(table, current, by_commit, ids)}
     if version >= 3:
-        found["next-row-id"] = max(next_row_id, table.next_row_id or 0)
+        found["next-row-id"] = max(next_row_id, table.next_row_id or 0, (held or {}).get("next-row-id", 0))
     found["properties"][PROPERTY] = property_text(write, current, found)
     return found
 

@@ -20,8 +20,9 @@ from bridge.model.table import Table
 from bridge.model.types import ColumnType, FieldId
 from bridge.ports import ProgressSink, TableWrite
 from converters import storage
+from converters.iceberg.publish.bookmark import kept_commits
 from converters.iceberg.publish.delete_writer import Deleted, DeleteWriter
-from converters.iceberg.publish.held import held_state, lost_snapshots
+from converters.iceberg.publish.held import as_of, held_state, lost_snapshots
 from converters.iceberg.publish.history import Entries, Made, State, publish
 from converters.iceberg.publish.layout import published_specs
 from converters.iceberg.publish.lifetimes import Spans, spans_of
@@ -192,9 +193,12 @@ def prepare(
     maker = _Maker(files, spans, measures, proofs, spec_of, manifests, deletes)
     # a commit that the source has expired: what was deleted then cannot be told any more
     known = "" if base is None or base < 0 else table.commits[base].id
-    expired = base is not None and write.held not in (None, known)
+    expired = base is not None and not write.onto and write.held not in (None, known)
+    after = held
+    if held is not None and (base is None or write.onto):
+        after = as_of(held, kept_commits(held)[write.onto] if write.onto else None)
     entries, numbers = _entries(spans, spec_of, files, -1 if base is None else base, expired, maker)
-    state = held_state(held, numbers, len(entries.begin))
+    state = held_state(after, numbers, len(entries.begin))
     if base is not None:
         entries = _with_missing(entries, state, start)
     unknown = max((int(each.members.max(initial=-1)) for each in state.manifests), default=-1) + 1
@@ -204,7 +208,7 @@ def prepare(
     progress.step(f"{write.name}: writing manifests of {len(table.commits) - start} snapshots")
     made: list[Made] = []
     try:
-        made = publish(table.commits, start, ids, of_commit, entries, state, manifests)
+        made = publish(table.commits, start, ids, of_commit, _sequences(held, ids), entries, state, manifests)
         storage.settle((*manifests.written, *deletes.written))
     except BaseException:
         Published({}, (), (*manifests.written, *deletes.written), 0).discard()
@@ -220,12 +224,23 @@ def prepare(
         version,
         location,
         held,
+        after,
         held_path,
         state.next_row_id,
         properties,
     )
     added = int(entries.new[: entries.data].sum())
     return Published(metadata, tuple(made), (*manifests.written, *deletes.written), added)
+
+
+def _sequences(held: Mapping[str, Any] | None, ids: Sequence[int]) -> dict[int, int]:
+    """The sequence numbers that snapshots have; the first that is new comes after all that were ever given."""
+    snapshots = (held or {}).get("snapshots") or ()
+    found = {int(each["snapshot-id"]): int(each["sequence-number"]) for each in snapshots}
+    new = 1 + max((place for place, id_ in enumerate(ids) if id_ in found), default=-1)
+    if new < len(ids) and held is not None:
+        found[ids[new]] = int(held.get("last-sequence-number", 0)) + 1
+    return found
 
 
 def _held_specs(held: Mapping[str, Any] | None) -> dict[int, PartitionSpec]:
