@@ -14,6 +14,7 @@ import argparse
 import cProfile
 import os
 import pstats
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -27,6 +28,8 @@ import bridge
 from converters.ducklake.extensions import connect, needed
 
 ROWS = 100
+LINKS = 50_000
+"""How often a file is linked; file systems allow little more."""
 COLUMNS = (
     "i AS id, TIMESTAMP '2024-01-01' + to_seconds(i) AS ts, 'user-' || i AS name, i / 3.0 AS d, "
     + ", ".join(f"i * {number} AS c{number}" for number in range(6))
@@ -53,6 +56,8 @@ class Lake:
         self.do(f"CREATE TABLE lake.t AS SELECT {COLUMNS} FROM range({ROWS}) r(i)")
         [first] = self.files.rglob("*.parquet")
         for number in range(2, count + 1):
+            if number % LINKS == 0:
+                first = Path(shutil.copyfile(first, first.with_name(f"more-{number}.parquet")))
             os.link(first, first.with_name(f"ducklake-00000000-0000-0000-0000-{number:012}.parquet"))
         with connect(*needed(self.backend)) as made:
             made.execute(f"ATTACH '{self.catalog}' AS c" + (" (TYPE sqlite)" if self.backend == "sqlite" else ""))

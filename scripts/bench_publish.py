@@ -40,6 +40,9 @@ class Made:
     """Files as a reader gives them."""
 
     mappings = ()
+    partitions = {}
+    since = None
+    rest = 0
     problems = ()
     findings = ()
 

@@ -102,6 +102,11 @@ class Files(Protocol):
         ...
 
     @property
+    def rest(self) -> int:
+        """The live rows, at any commit from `since` on, of the files that are left out."""
+        ...
+
+    @property
     def problems(self) -> tuple[FileProblem, ...]:
         """What forbids registering some of the files."""
         ...
@@ -135,7 +140,8 @@ class Files(Protocol):
 
 
 def live_rows(files: Files, commits: int) -> np.ndarray:
-    """Live rows at each commit, from the files and their deleted positions, and one number for what comes after."""
+    """Live rows at each commit from Files.since on, from the files and their deleted positions, and one number for what
+    comes after."""
     change = np.zeros(commits + 1, dtype=np.int64)
     counts = files.table.column("record_count").to_numpy()
     np.add.at(change, files.table.column("begin").to_numpy(), counts)
@@ -143,7 +149,7 @@ def live_rows(files: Files, commits: int) -> np.ndarray:
     np.subtract.at(change, ends, counts)
     np.subtract.at(change, files.deletes.column("begin").to_numpy(), 1)
     np.add.at(change, ends[files.deletes.column("file").to_numpy()], 1)
-    return np.cumsum(change)
+    return np.cumsum(change) + files.rest
 
 
 class Rearranged:
@@ -166,6 +172,7 @@ class Rearranged:
         self.table = table
         self.deletes = deletes
         self.since = before.since
+        self.rest = before.rest
         self.mappings = before.mappings
         self.partitions = partitions or {}
         self.findings = (*before.findings, *findings)

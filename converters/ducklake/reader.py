@@ -50,7 +50,8 @@ class LakeSourceTable:
         self.table = table
 
     def files(self, progress: ProgressSink, since: int | None = None) -> Files:
-        """What the catalog says of the files of every commit, and what only delete files and merged files tell."""
+        """What the catalog says of the files of every commit, or of those that changed after one, and what only delete
+        files and merged files tell."""
 
         def read(opened: Session) -> Files:
             return read_files(
@@ -63,6 +64,7 @@ class LakeSourceTable:
                 self._source.options,
                 self._source.within,
                 progress,
+                since,
             )
 
         return self._source.within(read)

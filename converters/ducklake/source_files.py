@@ -27,6 +27,7 @@ from converters.ducklake.catalog.file_rows import MEASURES, FileRows, InlinedGro
 from converters.ducklake.catalog.history import Definition, LakeState
 from converters.ducklake.catalog.session import Session
 from converters.ducklake.definition import History, leaf_type
+from converters.ducklake.lately import is_whole, later_than
 from converters.ducklake.source_checks import INLINED, missing, registered_twice, rewritten, uncounted, without_ids
 from converters.ducklake.source_deletes import Index, absences
 from converters.ducklake.source_stats import StatSpool, typed
@@ -52,11 +53,14 @@ class LakeFiles:
         findings: Sequence[Finding],
         columns: Columns,
         fetch: Callable[[StatSpool], None],
+        since: int | None = None,
+        rest: int = 0,
     ) -> None:
         self.table: pa.Table = files.select(DATA_FILES.names).to_arrow().cast(DATA_FILES)
         self.deletes: pa.Table = deleted.to_arrow().cast(DELETED_ROWS)
         self.mappings = tuple(mappings)
-        self.since: int | None = None
+        self.since = since
+        self.rest = rest
         self.problems = tuple(problems)
         self.findings = tuple(findings)
         # what wrote rows of several snapshots gave each row its snapshot's number
@@ -226,14 +230,19 @@ def read_files(
     options: Options,
     within: Within,
     progress: ProgressSink,
+    since: int | None = None,
 ) -> Files:
-    """Everything that the catalog says, what delete files and merged files say, and whether the files are there.
+    """Everything that the catalog says, what delete files and merged files say, and whether the files are there; for a
+    target that holds commit `since` only that of files that concern it, where these can be told.
 
     `base` is the directory that stored relative paths are taken from.
     """
     table_id = found.versions[0].id
     progress.step(f"{table.name}: reading the catalog")
-    rows = read_rows(opened, table_id, state.head)
+    later = None if since is None or options.at is not None else later_than(state, found, history, table_id, since)
+    rows = read_rows(opened, table_id, state.head, later)
+    if later is not None and is_whole(rows, found, later):
+        later, rows = None, read_rows(opened, table_id, state.head)
     place = _Place(table.location, base or os.getcwd(), options)
     numbers = {id_: number for number, id_ in enumerate(sorted(rows.mappings))}
     every = pl.concat([_data_files(rows, place, numbers), _groups(rows.inlined, table)], how="diagonal")
@@ -254,13 +263,14 @@ def read_files(
 
     def fetch(spool: StatSpool) -> None:
         def work(session: Session) -> None:
-            for frame in stat_frames(session, table_id):
+            for frame in stat_frames(session, table_id, later):
                 spool.add(frame)
 
         within(work)
 
     mappings = [rows.mappings[id_] for id_ in sorted(rows.mappings)]
-    return LakeFiles(pieces, deleted, mappings, problems, findings, Columns(found), fetch)
+    known = since if later is not None else None
+    return LakeFiles(pieces, deleted, mappings, problems, findings, Columns(found), fetch, known, rows.rest)
 
 
 class _Place:

@@ -73,6 +73,7 @@ class IcebergFiles:
         self.partitions: Mapping[int, tuple[str | None, ...]] = {}
         self.mappings = tuple(mapped.mappings)
         self.since: int | None = None
+        self.rest = 0
         self._mapped = mapped
         self.problems = tuple(problems)
         self.numbered: tuple[int, ...] = ()

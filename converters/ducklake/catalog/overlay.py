@@ -19,7 +19,7 @@ from converters.ducklake.catalog import postgres
 from converters.ducklake.catalog.session import Session
 from converters.ducklake.catalog.tables import TABLES
 
-__all__ = ["READABLE", "Overlay", "require_readable"]
+__all__ = ["READABLE", "Condition", "Overlay", "frames", "require_readable"]
 
 READABLE = ("0.2", "0.3-dev1", "0.3", "0.4-dev1", "0.4", "1.0-dev1", "1.0")
 _BEFORE = {"ducklake_file_column_stats": "ducklake_file_column_statistics"}
