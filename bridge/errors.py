@@ -72,6 +72,10 @@ class Conflict(BridgeError):
     exit_code = 5
 
 
+class Expired(Conflict):
+    """The source does not know any more what the target's state was made from."""
+
+
 class Unreachable(BridgeError):
     """A file, directory or server that is needed is not there or does not answer."""
 

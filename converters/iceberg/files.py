@@ -12,7 +12,7 @@ from pathlib import Path
 import polars as pl
 import pyarrow as pa
 
-from bridge.errors import BridgeError
+from bridge.errors import BridgeError, Expired
 from bridge.model.files import DATA_FILES, DELETED_ROWS, FileProblem, Files, Rearranged, StatsBatch
 from bridge.model.findings import Code, Finding
 from bridge.model.rewrite import DataFile, Equality
@@ -20,7 +20,7 @@ from bridge.model.table import Table
 from bridge.model.types import ColumnType, FieldId, Leaf
 from bridge.ports import ProgressSink
 from converters.deletes.windows import cut, islands
-from converters.iceberg import checks, inspection
+from converters.iceberg import checks, inspection, recent
 from converters.iceberg.deletes import apply, delete_intervals
 from converters.iceberg.manifests import STATS_MAPS, Listing, entries, list_manifests
 from converters.iceberg.mapped import Mapped
@@ -66,14 +66,15 @@ class IcebergFiles:
         remeasured: Mapping[int, inspection.Remeasured],
         mapped: Mapped,
         rewriting: Rewriting,
+        since: int | None,
     ) -> None:
         self.table = table
         self._rewriting = rewriting
         self.deletes = deletes
         self.partitions: Mapping[int, tuple[str | None, ...]] = {}
         self.mappings = tuple(mapped.mappings)
-        self.since: int | None = None
-        self.rest = 0
+        self.since = since
+        self.rest = 0 if since is None else None
         self._mapped = mapped
         self.problems = tuple(problems)
         self.numbered: tuple[int, ...] = ()
@@ -175,21 +176,36 @@ class _Spool:
         return frame
 
 
-def read_files(source: IcebergTable, check: bool, progress: ProgressSink) -> Files:
-    """Read every manifest of the table's history once, then look at the files unless `check` is off."""
+def read_files(source: IcebergTable, check: bool, progress: ProgressSink, since: int | None = None) -> Files:
+    """Read every manifest of the table's history once, or only those that tell what came after commit `since`; then
+    look at the files unless `check` is off. Expired when the files of `since` are not listed any more."""
     table = source.table
-    listing = list_manifests(source)
     commits = len(table.commits)
+    if since is not None and recent.needs_all(table, since):
+        since = None
+    listing = list_manifests(source, since or 0)
+    if since is not None and listing.reason:
+        raise Expired(f"{table.name}: the files of snapshot {table.commits[since].id} are not known: {listing.reason}")
     problems: list[FileProblem] = []
-    if listing.first:
+    if listing.first and listing.reason:
         problems.append(FileProblem(Finding(Code.MANIFEST_UNREADABLE, str(table.name), listing.reason), listing.first))
     schemas = [table.schemas[id_] for id_ in sorted(table.schemas)]
     if table.schema in schemas:
         schemas.remove(table.schema)
     spool = _Spool(leaf_types([*schemas, table.schema]))
-    core, damaged = _read(listing, source, spool, progress)
+    passed = listing.manifests.clear() if since is None else recent.untouched(listing, since, commits)
+    core, damaged = _read(listing.manifests.join(passed, on="manifest", how="anti"), source, spool, progress)
     problems += checks.damaged_manifests(damaged, listing, table, commits)
     files, deletes = _live(core, listing, commits)
+    if since is not None and (deletes["content"] == 2).any():
+        # which files they apply to is not told by what is new
+        return read_files(source, check, progress)
+    if since is not None and recent.names_others(files, deletes, since):
+        held, more = _read(passed, source, None, progress, len(core))
+        problems += checks.damaged_manifests(more, listing, table, commits)
+        damaged |= more
+        core, passed = pl.concat([core, held]), passed.clear()
+        files, deletes = _live(core, listing, commits)
     problems += checks.equality_deletes(deletes, table)
     problems += checks.listed_twice(core, listing, table, commits)
     checks.refuse_unmapped(files, table)
@@ -200,19 +216,24 @@ def read_files(source: IcebergTable, check: bool, progress: ProgressSink) -> Fil
     )
     every = deletes
     deletes = deletes.filter((pl.col("content") == 1) & (pl.col("end").is_null() | (pl.col("end") > listing.first)))
+    if since is not None:
+        deletes = recent.telling(files, deletes, since, source.snapshots[since].sequence)
     pieces, deleted, unreadable = apply(files, deletes, table, source.path_map, progress)
     findings = checks.undone_deletes(len(pieces) - len(files), table)
     files = pieces
     problems += unreadable
+    problems += checks.wrong_sums(files, listing, table, damaged, passed)
+    if since is not None:
+        files, deleted = recent.only(files, deleted, since)
     problems += checks.unreadable_formats(files, table)
-    problems += checks.wrong_sums(files, listing, table, damaged)
+    fresh = files if since is None else files.filter(pl.col("begin") > since)
     remeasured: dict[int, inspection.Remeasured] = {}
     mapped = Mapped()
     absent_until = _absent_until(table)
-    suspects = _suspects(spool, files, table, absent_until)
+    suspects = _suspects(spool, fresh, table, absent_until)
     if check:
-        progress.step(f"{table.name}: looking at {len(files)} data files")
-        seen = inspection.inspect(files, suspects, source, listing, progress)
+        progress.step(f"{table.name}: looking at {len(fresh)} data files")
+        seen = inspection.inspect(fresh, suspects, source, listing, progress)
         problems += seen.problems
         findings += seen.findings
         remeasured = seen.remeasured
@@ -229,13 +250,13 @@ def read_files(source: IcebergTable, check: bool, progress: ProgressSink) -> Fil
             ).alias("size"),
         )
     else:
-        problems += checks.unchecked_doubts(files, suspects.nan, suspects.unlisted, table)
-        problems += checks.unchecked_ids(files, table)
+        problems += checks.unchecked_doubts(fresh, suspects.nan, suspects.unlisted, table)
+        problems += checks.unchecked_ids(fresh, table)
         findings.append(
             Finding(
                 Code.FILES_UNCHECKED,
                 str(table.name),
-                f"{len(files)} data files are taken as the manifests say",
+                f"{len(fresh)} data files are taken as the manifests say",
             )
         )
         files = files.with_columns(pl.lit(None, dtype=pl.Int64).alias("footer_size"))
@@ -245,7 +266,7 @@ def read_files(source: IcebergTable, check: bool, progress: ProgressSink) -> Fil
     rows = files.select("file", "entry", "begin")
     rewriting = Rewriting(source, listing, files, deleted, every)
     found = IcebergFiles(
-        *_arrow(files, deleted), rows, problems, findings, spool, absent_until, remeasured, mapped, rewriting
+        *_arrow(files, deleted), rows, problems, findings, spool, absent_until, remeasured, mapped, rewriting, since
     )
     if not mapped.young or rewriting.has_equality:
         return found
@@ -269,28 +290,29 @@ def _arrow(files: pl.DataFrame, deleted: pl.DataFrame) -> tuple[pa.Table, pa.Tab
 
 
 def _read(
-    listing: Listing, source: IcebergTable, spool: _Spool, progress: ProgressSink
+    manifests: pl.DataFrame, source: IcebergTable, spool: _Spool | None, progress: ProgressSink, count: int = 0
 ) -> tuple[pl.DataFrame, dict[int, BridgeError]]:
+    """The entries, numbered from `count`, without statistics where there is no spool for them."""
     damaged: dict[int, BridgeError] = {}
     core: list[pl.DataFrame] = []
     chunk: list[pl.DataFrame] = []
-    count = waiting = done = 0
+    waiting = done = 0
 
     def flush() -> None:
-        if chunk:
+        if chunk and spool is not None:
             spool.add(pl.concat(chunk).select("entry", *STATS_MAPS))
             chunk.clear()
 
-    for found in entries(listing, source.path_map):
+    for found in entries(manifests, source.path_map):
         done += 1 if isinstance(found, tuple) else found["manifest"].n_unique()
-        progress.step(f"{source.table.name}: reading manifests", done, len(listing.manifests))
+        progress.step(f"{source.table.name}: reading manifests", done, len(manifests))
         if isinstance(found, tuple):
             damaged[found[0]] = found[1]
             continue
         frame = found.with_columns(pl.int_range(count, count + pl.len(), dtype=pl.Int64).alias("entry"))
         count += len(frame)
         core.append(frame.select(*_CORE))
-        data = frame.filter(pl.col("content") == 0)
+        data = frame.filter(pl.col("content") == 0) if spool is not None else frame.clear()
         if len(data):
             chunk.append(data)
             waiting += len(data)

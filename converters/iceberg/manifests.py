@@ -86,10 +86,11 @@ _SPAN = (pl.col("manifest_path"), pl.col("commit").alias("begin"), (pl.col("comm
 class Listing:
     """Which manifests each commit lists.
 
-    `manifests`: one row a manifest (manifest, path, spec, content, sequence, first_row_id, encrypted).
+    `manifests`: one row a manifest (manifest, path, spec, content, sequence, first_row_id, encrypted, rows: those of its
+    live entries by the list's own counts, NULL where it gives none).
     `presence`: (manifest, begin, end) half-open intervals of commit indexes.
     `rows`: (commit, rows), live rows by the manifest lists' own counts, NULL where they give none.
-    `first`: commits before this index could not be listed; `reason` says why.
+    `first`: commits before this index are not listed; `reason` says why they could not be, "" when they were not to.
     """
 
     manifests: pl.DataFrame
@@ -113,13 +114,13 @@ def resolve(column: str, path_map: PathMap) -> pl.Expr:
     return mapped.alias(column)
 
 
-def list_manifests(source: IcebergTable) -> Listing:
-    """Every commit's manifests. A list that is gone or damaged ends the history there; in the newest commit it is
-    an error."""
-    first, reason, end = 0, "", len(source.snapshots)
+def list_manifests(source: IcebergTable, since: int = 0) -> Listing:
+    """The manifests of commit `since` and all later ones. A list that is gone or damaged ends the history there; in the
+    newest commit it is an error."""
+    first, reason, end = since, "", len(source.snapshots)
     known, spans, rows = [_empty()], [_empty().select(*_SPAN)], [_empty().select("commit", rows="added_rows_count")]
-    while end and not first:
-        begin = max(0, end - _LISTS)
+    while end > since and first == since:
+        begin = max(since, end - _LISTS)
         window = storage.parallel(lambda each: _listed(each, source.path_map), source.snapshots[begin:end])
         frames: list[pl.DataFrame] = []
         for index in range(end - 1, begin - 1, -1):
@@ -148,6 +149,7 @@ def list_manifests(source: IcebergTable) -> Listing:
         pl.col("sequence_number").fill_null(0).alias("sequence"),
         "first_row_id",
         pl.col("key_metadata").is_not_null().alias("encrypted"),
+        (pl.col("added_rows_count") + pl.col("existing_rows_count")).alias("rows"),
     )
     numbered = spans[0].with_columns(resolved).join(every.select("manifest_path", "manifest"), on="manifest_path")
     return Listing(manifests, islands(numbered, "manifest"), pl.concat(rows), first, reason)
@@ -220,8 +222,8 @@ def _unreadable(what: str, path: str, error: Exception) -> Blocked:
     )
 
 
-def entries(listing: Listing, path_map: PathMap) -> Iterator[pl.DataFrame | tuple[int, BridgeError]]:
-    """The live entries of every manifest, in the order of the listing, with inherited sequence numbers and row ids;
+def entries(manifests: pl.DataFrame, path_map: PathMap) -> Iterator[pl.DataFrame | tuple[int, BridgeError]]:
+    """The live entries of some manifests of a listing, in their order, with inherited sequence numbers and row ids;
     small manifests come together in one frame.
 
     Columns: manifest, position (in the manifest), content, path, format, record_count, size, spec, sequence,
@@ -229,7 +231,7 @@ def entries(listing: Listing, path_map: PathMap) -> Iterator[pl.DataFrame | tupl
     content_offset, content_size and the maps of STATS_MAPS. A manifest that cannot be read gives (manifest, error)
     instead.
     """
-    rows = listing.manifests.rows(named=True)
+    rows = manifests.rows(named=True)
     ahead = 64
     for start in range(0, len(rows), ahead):
         window = rows[start : start + ahead]

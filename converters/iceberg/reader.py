@@ -35,7 +35,7 @@ class IcebergSourceTable:
     def files(self, progress: ProgressSink, since: int | None = None) -> Files:
         """The manifests of every commit, and what the files themselves say unless that was switched off."""
         try:
-            return read_files(self._source, self._options.check_files == "all", progress)
+            return read_files(self._source, self._options.check_files == "all", progress, since)
         except Missing as error:
             home = self.table.metadata.rsplit("/", 2)[0]
             moved = home != self.table.location
