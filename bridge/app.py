@@ -15,6 +15,7 @@ from bridge.model.options import Options
 from bridge.model.table import Table, TableName
 from bridge.model.types import Expression
 from bridge.planning.objects import plan_objects
+from bridge.planning.onward import is_restored
 from bridge.planning.plan import Action, ObjectPlan, Plan, TablePlan
 from bridge.planning.planner import blocked_table, decide
 from bridge.planning.selection import concerned, select, select_objects, targets
@@ -226,6 +227,8 @@ def _since(table: Table, there: TargetTable | None, options: Options) -> int | N
     """The commit index that the target holds, where only what came later is to be read."""
     mark = None if there is None else there.bookmark
     if mark is None or not mark.commit or mark.source.get("uuid") != table.uuid or mark.changed_by:
+        return None
+    if (there is not None and there.whole) or is_restored(table, mark):
         return None
     if (options.ownership or mark.ownership) == "adopt":  # a file that comes back must be seen
         return None

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from enum import Enum
@@ -143,6 +143,8 @@ class Bookmark:
     changed_by: str = ""
     maintained: bool = False
     """Whether `changed_by` rearranged files only, so that no row is other than the source's."""
+    time: int | None = None
+    """The own time of `commit`, where its id alone does not tell it from every other; None: not known."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,6 +171,8 @@ class TargetTable:
     those that refuse one."""
     stale: Callable[[Table, Files], Stale] | None = None
     """What of it the source has overtaken."""
+    whole: bool = False
+    """Whether the next run has to look at every file, whatever it holds."""
 
 
 @runtime_checkable
@@ -281,9 +285,11 @@ class Target(Protocol):
         """Where and how files of a table are written under a plan."""
         ...
 
-    def rewritten(self, name: TableName, commit: str) -> Mapping[str, Sequence[tuple[str, int]]]:
+    def rewritten(
+        self, name: TableName, commit: str, of: Collection[str] | None = None
+    ) -> Mapping[str, Sequence[tuple[str, int]]]:
         """(path, record count) of the files that earlier runs wrote for a table, in order, by output_name of their
-        source: those that are live now, or at a source commit."""
+        source: those that are live now, or at a source commit; with `of` at least those of these names."""
         ...
 
     def left_out(self, path: str) -> Any:

@@ -49,7 +49,7 @@ class Lake:
     def do(self, *statements: str) -> None:
         """Statements in a process of its own."""
         told = "\n".join((self.attach, self.backend, str(self.files), *statements))
-        subprocess.run([sys.executable, __file__, "statements"], input=told, text=True, check=True)
+        subprocess.run([sys.executable, os.path.abspath(__file__), "statements"], input=told, text=True, check=True)
 
     def fill(self, count: int, snapshots: int) -> None:
         """The table with one file, and then its rows in the catalog over and over."""

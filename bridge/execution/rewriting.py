@@ -112,7 +112,10 @@ def _earlier(each: TablePlan, files: Files, base: int, target: Target) -> dict[i
     rows = np.flatnonzero(held.to_numpy())
     facts = files.table.select(["path", "record_count"]).take(pa.array(rows))
     paths, counts = facts.column("path").to_pylist(), facts.column("record_count").to_pylist()
-    known, deletes = target.rewritten(each.target, each.onto), _Deletes(files)
+    if not len(rows):
+        return {}
+    names = None if files.since is None else frozenset(map(output_name, paths))
+    known, deletes = target.rewritten(each.target, each.onto, names), _Deletes(files)
     found: dict[int, _Pieces] = {}
     dead: dict[int, str] = {}
     for row, path, count in zip(rows.tolist(), paths, counts, strict=True):

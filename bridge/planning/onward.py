@@ -9,9 +9,9 @@ from bridge.model.files import FileProblem
 from bridge.model.findings import Code, Finding
 from bridge.model.options import Options
 from bridge.model.table import Table
-from bridge.ports import Stale, TargetTable
+from bridge.ports import Bookmark, Stale, TargetTable
 
-__all__ = ["base_of", "rewound"]
+__all__ = ["base_of", "is_restored", "rewound"]
 
 
 def base_of(table: Table, held: TargetTable, definition: str, options: Options) -> int | Finding:
@@ -42,12 +42,13 @@ def base_of(table: Table, held: TargetTable, definition: str, options: Options) 
         )
     ids = [commit.id for commit in table.commits]
     newest = ids[-1] if ids else ""
+    other = is_restored(table, bookmark)
     if held.listed is not None and bookmark.changed_by:
         raise Conflict(
             f"{name} was changed by somebody else ({bookmark.changed_by}) since it was published",
             hint="publish it under another name with --as, or go on there alone",
         )
-    if bookmark.commit == newest and bookmark.definition == definition:
+    if bookmark.commit == newest and bookmark.definition == definition and not other:
         # snapshots that the source has expired are taken from the target's list, since their files may go
         return len(table.commits) - 1 if held.commits - set(ids) else len(table.commits)
     if table.imported:
@@ -68,6 +69,8 @@ def base_of(table: Table, held: TargetTable, definition: str, options: Options) 
         )
     if bookmark.commit == "":
         return -1
+    if other and held.listed is not None and options.at is None:
+        return min(_until(table, bookmark), len(ids) - 2)
     if bookmark.commit not in ids and options.at is not None:
         raise UsageError(f"{name} holds a later state than --at {options.at}", hint="leave --at out to catch up")
     if (
@@ -76,7 +79,7 @@ def base_of(table: Table, held: TargetTable, definition: str, options: Options) 
         and (base := _expired(table, bookmark.commit)) is not None
     ):
         return base
-    if bookmark.commit not in ids:
+    if bookmark.commit not in ids or other:
         raise Conflict(
             f"{table.name}: commit {bookmark.commit}, which the lake holds, is no longer in the source's main history",
             hint="it was rolled back or expired; release the table and migrate it again",
@@ -92,6 +95,24 @@ def _expired(table: Table, commit: str) -> int | None:
         return None
     older = sum(int(each) < int(commit) for each in ids)
     return older - 1 if older < len(ids) else None
+
+
+def is_restored(table: Table, bookmark: Bookmark) -> bool:
+    """Whether a lake's catalog was restored from a backup, so that the commit which the target holds is not there any
+    more, or another one has its number: a number that a kept snapshot has is told by its time, and none that was
+    expired is greater than all others."""
+    if table.format != "ducklake" or bookmark.time is None or not bookmark.commit.isdecimal() or not table.commits:
+        return False
+    same = next((each for each in table.commits if each.id == bookmark.commit), None)
+    if same is None:
+        newest = table.commits[-1].id
+        return newest.isdecimal() and int(newest) < int(bookmark.commit)
+    return same.summary.get("ducklake.snapshot-id") == same.id and same.own_time != bookmark.time
+
+
+def _until(table: Table, bookmark: Bookmark) -> int:
+    """The last commit that is not later than the one that the target holds, by its time."""
+    return sum(bookmark.time is not None and each.own_time <= bookmark.time for each in table.commits) - 1
 
 
 def rewound(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from datetime import UTC, datetime
 
 import numpy as np
 import pyarrow as pa
@@ -17,9 +18,9 @@ from bridge.model.rewrite import output_name
 from bridge.model.schema import Placed, walk
 from bridge.model.table import Table, TableName
 from bridge.model.types import Decimal, Field, Geo, Leaf, NestedDefault, Time, Timestamp, Unit, UnknownType
-from bridge.planning.onward import base_of, rewound
+from bridge.planning.onward import base_of, is_restored, rewound
 from bridge.planning.plan import Action, Rewrite, TablePlan
-from bridge.ports import TargetTable
+from bridge.ports import Bookmark, TargetTable
 
 __all__ = ["blocked_table", "decide", "definition_of"]
 
@@ -55,7 +56,8 @@ def decide(
     commit. Conflict when both sides changed since the last run."""
     definition = definition_of(table)
     identity = {"format": table.format, "uuid": table.uuid, "location": table.location}
-    plan_id = _digest(repr((identity, [commit.id for commit in table.commits], definition, options.type_map)))
+    commits = [(commit.id, commit.own_time) for commit in table.commits]  # numbers recur after a lake was restored
+    plan_id = _digest(repr((identity, commits, definition, options.type_map)))
     base = None if held is None else base_of(table, held, definition, options)
     findings = [*table.findings, *files.findings, *(each for each in said if not each.on_files)]
     if isinstance(base, Finding):
@@ -94,11 +96,13 @@ def decide(
     resolve = any(each.finding.code is Code.EQUALITY_DELETES for each in healed)
     left = [each for each in problems if each not in healed]
     onto, missing = "", frozenset[str]()
-    if held is not None and base is not None and held.stale is not None:
+    if held is not None and held.bookmark is not None and is_restored(table, held.bookmark):
+        findings.append(_restored(table, held.bookmark))
+    elif held is not None and base is not None and held.stale is not None and files.since is None:
         base, more_findings = rewound(table, held, held.stale(table, files), base, left)
         findings += more_findings
         onto = table.commits[base].id if base is not None and base != reached else ""
-    if held is not None and base is not None and held.listed is not None:
+    if held is not None and base is not None and held.listed is not None and files.since is None:
         missing = _missing(files, base, held.listed(onto))
     first, trimmed = _first(table, left, base)
     if base is None and held is not None:
@@ -154,6 +158,12 @@ def decide(
         rewrite_rows=rewritten,
         resolve=resolve,
     )
+
+
+def _restored(table: Table, bookmark: Bookmark) -> Finding:
+    time = datetime.fromtimestamp((bookmark.time or 0) // 1_000_000, UTC).isoformat(" ")
+    said = f"the lake was restored: snapshot {bookmark.commit} of {time}, which was carried, is not in it any more"
+    return Finding(Code.HISTORY_ROLLED_BACK, str(table.name), f"{said}; the next snapshot takes back what came after")
 
 
 def _missing(files: Files, base: int, listed: frozenset[str]) -> frozenset[str]:

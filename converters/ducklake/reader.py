@@ -23,6 +23,7 @@ from converters.ducklake.catalog.history import (
     Snapshot,
     TableVersion,
     definition,
+    is_live,
     lake_state,
     snapshot_ids,
 )
@@ -157,8 +158,7 @@ class LakeSource:
         """Whether the table that was opened is still live."""
         id_ = self._tables[name].id
         with session(self.place) as opened:
-            state = lake_state(opened)
-            return any(each.id == id_ and each.live(state.head) for each in state.tables)
+            return is_live(opened, id_)
 
     def gave(self, source: Mapping[str, str]) -> bool:
         """By the table's id where the catalog still knows it, else by its folder below the data path."""

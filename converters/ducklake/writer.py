@@ -6,7 +6,7 @@ import os
 import re
 import shlex
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 
 import numpy as np
@@ -245,7 +245,9 @@ class DuckLakeTarget:
             partition,
         )
 
-    def rewritten(self, name: TableName, commit: str) -> Mapping[str, Sequence[tuple[str, int]]]:
+    def rewritten(
+        self, name: TableName, commit: str, of: Collection[str] | None = None
+    ) -> Mapping[str, Sequence[tuple[str, int]]]:
         """Files of earlier plans, by what they are called after; a lake goes on from its newest state alone."""
         held = self._live_files(name)
         numbered: dict[str, dict[int, tuple[str, int]]] = {}

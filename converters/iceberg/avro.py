@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import io
 import zlib
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
 import fastavro
 import polars as pl
 
-__all__ = ["file_metadata", "read_frame", "read_records"]
+__all__ = ["file_metadata", "mentions", "read_frame", "read_records"]
 
 _DAMAGED = (
     ValueError,
@@ -67,6 +67,24 @@ def read_records(content: bytes) -> list[dict[str, Any]]:
         return [record for record in fastavro.reader(io.BytesIO(content)) if isinstance(record, dict)]
     except _DAMAGED as error:
         raise ValueError(f"damaged: {error}") from error
+
+
+_FEW = 50
+
+
+def mentions(content: bytes, texts: Collection[str]) -> bool:
+    """Whether an Avro file may hold one of some texts as a value: never False for one that does."""
+    if len(texts) > _FEW:
+        return True
+    wanted = [each.encode() for each in texts]
+    try:
+        for block in fastavro.block_reader(io.BytesIO(content)):
+            held = block.bytes_.getvalue()
+            if any(each in held for each in wanted):
+                return True
+    except _DAMAGED as error:
+        raise ValueError(f"damaged: {error}") from error
+    return False
 
 
 def file_metadata(content: bytes) -> dict[str, str]:

@@ -8,7 +8,7 @@ import shlex
 import subprocess
 import sys
 import uuid
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass, replace
 from functools import partial
@@ -40,7 +40,8 @@ from bridge.ports import (
     Written,
 )
 from converters import storage
-from converters.iceberg.publish.bookmark import bookmark_of, kept_commits
+from converters.iceberg.publish.asking import answers
+from converters.iceberg.publish.bookmark import bookmark_of, has_rewritten, kept_commits
 from converters.iceberg.publish.held import every_path, held_files, lost_snapshots
 from converters.iceberg.publish.properties import table_properties
 from converters.iceberg.publish.review import review_files, review_table, unread, version_for
@@ -77,18 +78,32 @@ class IcebergTarget:
         self._options = options
         self._locator = locator
         self._dropped: dict[TableName, int] = {}
+        self._seen: dict[TableName, tuple[TableName, Held] | None] = {}
+
+    def _there(self, name: TableName) -> tuple[TableName, Held] | None:
+        """A table as it was when it was looked up; whoever changes it since makes the commit fail."""
+        if name not in self._seen:
+            self._seen[name] = self._home.find(name)
+        return self._seen[name]
 
     def lookup(self, names: Sequence[TableName]) -> Mapping[TableName, TargetTable]:
         """The tables among `names` that exist, whatever their case."""
+        for name in names:
+            self._seen[name] = self._home.find(name)
+        return self._looked_up(names)
+
+    def _looked_up(self, names: Sequence[TableName]) -> Mapping[TableName, TargetTable]:
         found = {}
         for name in names:
-            there = self._home.find(name)
+            there = self._there(name)
             if there is not None:
                 metadata = there[1].metadata
                 commits = frozenset(kept_commits(metadata))
                 listed = partial(_listed, metadata)
                 stale = partial(_stale, metadata, self._home.replaces)
-                found[name] = TargetTable(there[0], bookmark_of(metadata), commits, listed, stale)
+                newer = (self._options.format_version or 0) > int(metadata.get("format-version", 1))
+                whole = newer or has_rewritten(metadata) is None
+                found[name] = TargetTable(there[0], bookmark_of(metadata), commits, listed, stale, whole)
         return found
 
     def published(self, namespace: tuple[str, ...]) -> Sequence[TargetTable]:
@@ -96,7 +111,7 @@ class IcebergTarget:
         found: list[TargetTable] = []
         for name in self._home.names(namespace):
             with suppress(BridgeError, ValueError):  # somebody else's table that cannot be read is none of ours
-                found += self.lookup([name]).values()
+                found += self._looked_up([name]).values()
         return [each for each in found if each.bookmark is not None]
 
     def newest(self) -> int | None:
@@ -123,7 +138,7 @@ class IcebergTarget:
 
     def review_files(self, table: Table, files: Files, name: TableName, options: Options) -> Sequence[FileProblem]:
         """Files that one name mapping for all would misread, and defaults that only version 3 has."""
-        there = self._home.find(name)
+        there = self._there(name)
         held = None if there is None or self._home.replaces else there[1].metadata
         return review_files(table, files, options, None if there is None else there[1].metadata, held)
 
@@ -150,14 +165,18 @@ class IcebergTarget:
         )
 
     def _location(self, name: TableName) -> str:
-        there = self._home.find(name)
+        there = self._there(name)
         return self._home.location(name) if there is None else str(there[1].metadata["location"])
 
-    def rewritten(self, name: TableName, commit: str) -> Mapping[str, Sequence[tuple[str, int]]]:
+    def rewritten(
+        self, name: TableName, commit: str, of: Collection[str] | None = None
+    ) -> Mapping[str, Sequence[tuple[str, int]]]:
         """Files of earlier plans, by what they are called after."""
-        there = self._home.find(name)
+        there = self._there(name)
         numbered: dict[str, dict[int, tuple[str, int]]] = {}
-        for path, count in [] if there is None else held_files(there[1].metadata, commit):
+        if there is None or (of is not None and has_rewritten(there[1].metadata) is False):
+            return {}
+        for path, count in held_files(there[1].metadata, commit, of):
             if match := _REWRITTEN.search(path):
                 numbered.setdefault(match.group(1), {})[int(match.group(2))] = (path, count)
         return {key: [each[number] for number in sorted(each)] for key, each in numbered.items()}
@@ -177,8 +196,8 @@ class IcebergTarget:
 
     def registered(self, name: TableName, paths: Sequence[str], commit: str) -> frozenset[str]:
         """Those of the paths that are live files of a table."""
-        there = self._home.find(name)
-        return frozenset(paths) & {path for path, _ in ([] if there is None else held_files(there[1].metadata, commit))}
+        there = self._there(name)
+        return frozenset(paths) & {path for path, _ in ([] if there is None else held_files(there[1].metadata, commit, paths))}
 
     def work(self, name: TableName, plan: str) -> str:
         """What the unfinished work of a plan is called in the staging."""
@@ -311,17 +330,27 @@ class IcebergTarget:
                 continue
             kept = kept_commits(held.metadata)
             columns = [each.name for each in write.table.schema.fields]
-            places = [place for place, commit in enumerate(write.table.commits) if commit.id in kept]
+            since = write.files.since
+            places = [
+                place
+                for place, commit in enumerate(write.table.commits)
+                if commit.id in kept and (since is None or place >= since)
+            ]
+            if since is not None and write.files.rest is None:
+                # what was left out is taken as it was: what is counted is what came and went since
+                if since not in places:
+                    continue
+                live = live - live[since] + _counted(held, kept[write.table.commits[since].id])
             step = max(1, (len(places) - 1) // (_CHECKED_SNAPSHOTS - 1)) if places else 1
-            asked.append({"metadata": held.path, "snapshot": None, "plain": False})
+            asked.append({"metadata": held.path, "snapshot": None, "listed": since is not None})
             newest = int(live[len(write.table.commits) - 1]) if write.table.commits else 0
             expected.append((f"{write.name}: rows now", newest, columns))
             for place in sorted({*places[::step], *places[-1:]}) if read_files else ():
                 snapshot = kept[write.table.commits[place].id]
-                asked.append({"metadata": held.path, "snapshot": snapshot, "plain": False})
+                asked.append({"metadata": held.path, "snapshot": snapshot, "listed": since is not None})
                 expected.append((f"{write.name}: rows at snapshot {snapshot}", int(live[place]), columns))
         checks = unasked
-        for (what, rows, columns), answer in zip(expected, _ask(asked) if asked else (), strict=True):
+        for (what, rows, columns), answer in zip(expected, _ask(asked), strict=True):
             fault = str(answer.get("error", "")).partition("\n")[0]
             if not fault and answer["columns"] != columns:
                 fault = f"PyIceberg finds the columns {answer['columns']}, expected {columns}"
@@ -392,9 +421,18 @@ def _stale(metadata: Mapping[str, Any], replaces: bool, table: Table, files: Fil
     return Stale(frozenset(commit for commit, snapshot in kept.items() if snapshot in lost), said, replaces)
 
 
+def _counted(held: Held, snapshot: int) -> int:
+    """The rows at a snapshot as its manifest list counts them, -1 when that cannot be read."""
+    [said] = _ask([{"metadata": held.path, "snapshot": snapshot, "listed": True}])
+    return int(str(said.get("rows", -1)))
+
+
 def _ask(asked: Sequence[Mapping[str, object]]) -> list[dict[str, object]]:
-    """PyIceberg in a process of its own."""
+    """PyIceberg: in a process of its own where it scans tables."""
     import os
+
+    if all(each["listed"] for each in asked):
+        return answers(asked, storage.properties())
 
     ran = subprocess.run(
         [sys.executable, "-m", "converters.iceberg.publish.asking"],

@@ -133,7 +133,7 @@ def _concerned(session: Session, catalog: Overlay, table_id: int, later: Later |
         if has_noted:
             late = sa.select(noted.c.file_id).where(noted.c.begin_snapshot > later.snapshot)
             found.append(each.data_file_id.in_(late))
-        return (each.table_id == table_id) & sa.or_(*found)
+        return sa.and_(each.table_id == table_id, sa.or_(*found))
 
     return concerned
 
@@ -201,28 +201,33 @@ def _rest(
         return int(found or 0)
 
     def lasting(each: Any) -> sa.ColumnElement[bool]:
-        return (each.table_id == table_id) & (each.begin_snapshot <= later.snapshot) & each.end_snapshot.is_(None)
+        return sa.and_(
+            each.table_id == table_id, each.begin_snapshot <= later.snapshot, each.end_snapshot.is_(None)
+        )
 
     there = (pl.col("begin_snapshot") <= later.snapshot) & pl.col("end_snapshot").is_null()
     read = data.filter(there)
     of_read = pl.col("data_file_id").is_in(read["data_file_id"].implode())
-    files = catalog.select("data_file", "data_file_id", where=lasting)
+    lasting_files = catalog.select("data_file", "data_file_id", where=lasting)
+    assert lasting_files is not None
     rows = total(catalog.select("data_file", "record_count", where=lasting), "record_count")
     rows -= int(read["record_count"].sum())
     deleted = catalog.select(
         "delete_file",
         "delete_count",
-        where=lambda each: (each.table_id == table_id) & each.end_snapshot.is_(None) & each.data_file_id.in_(files),
+        where=lambda each: sa.and_(
+            each.table_id == table_id, each.end_snapshot.is_(None), each.data_file_id.in_(lasting_files)
+        ),
     )
     rows -= total(deleted, "delete_count")
     rows += int(deletes.filter(of_read & pl.col("end_snapshot").is_null())["delete_count"].sum())
     if noted is not None:
         held = inlined_deletes(table_id)
         rows -= total(
-            sa.select(held.c.file_id).where(held.c.file_id.in_(files), held.c.begin_snapshot <= later.snapshot)
+            sa.select(held.c.file_id).where(held.c.file_id.in_(lasting_files), held.c.begin_snapshot <= later.snapshot)
         )
         before = noted.filter(pl.col("begin_snapshot") <= later.snapshot)
-        rows += before["file_id"].is_in(read["data_file_id"].implode()).sum()
+        rows += int(before["file_id"].is_in(read["data_file_id"].implode()).sum())
     for name, _ in inlined_tables(catalog, table_id):
         each = catalog.probed(name).c
         rows += total(

@@ -27,6 +27,7 @@ __all__ = [
     "View",
     "definition",
     "inlined_tables",
+    "is_live",
     "lake_state",
     "snapshot_ids",
 ]
@@ -210,6 +211,12 @@ def lake_state(session: Session, at: int | None = None) -> LakeState:
         macros=tuple(each for each in _macros(catalog) if each.begin <= head),
         changes=changes,
     )
+
+
+def is_live(session: Session, table_id: int) -> bool:
+    """Whether a table is there now."""
+    spans = Overlay(session).rows("table", "end_snapshot", where=lambda each: each.table_id == table_id)
+    return any(end is None for (end,) in spans)
 
 
 def snapshot_ids(session: Session) -> frozenset[int]:

@@ -79,7 +79,7 @@ class Overlay:
 
     def __init__(self, session: Session) -> None:
         self.session = session
-        self._held: dict[str, sa.TableClause | None] = {}
+        self._held: dict[str, sa.TableClause | None] = {} if session.probes is None else session.probes
 
     def _table(self, name: str) -> sa.TableClause | None:
         """The catalog's own table behind a name of 1.0, with the columns that it has; None when it has none."""

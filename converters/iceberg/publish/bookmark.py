@@ -8,7 +8,7 @@ from typing import Any
 
 from bridge.ports import Bookmark, TableWrite
 
-__all__ = ["COMMIT", "PROPERTY", "TIME", "bookmark_of", "kept_commits", "property_text", "refs_of"]
+__all__ = ["COMMIT", "PROPERTY", "TIME", "bookmark_of", "has_rewritten", "kept_commits", "property_text", "refs_of"]
 
 PROPERTY = "ducklake-bridge.bookmark"
 COMMIT = "ducklake-bridge.source-commit"
@@ -16,13 +16,15 @@ TIME = "ducklake-bridge.source-time"
 _LAYOUT = ("current-schema-id", "default-spec-id", "default-sort-order-id", "last-column-id")
 
 
-def property_text(write: TableWrite, snapshot: int | None, metadata: Mapping[str, Any]) -> str:
-    """The bookmark after a run that ended at a snapshot."""
+def property_text(write: TableWrite, snapshot: int | None, metadata: Mapping[str, Any], rewritten: bool) -> str:
+    """The bookmark after a run that ended at a snapshot; `rewritten` as has_rewritten says it later."""
     commits = write.table.commits
     return json.dumps(
         {
             "source": dict(write.source),
             "commit": commits[-1].id if commits else "",
+            "time": commits[-1].own_time if commits else None,
+            "rewritten": rewritten,
             "definition": write.definition,
             "plan": write.plan,
             "ownership": write.ownership,
@@ -42,6 +44,15 @@ def refs_of(metadata: Mapping[str, Any]) -> frozenset[str]:
         return frozenset()
 
 
+def has_rewritten(metadata: Mapping[str, Any]) -> bool | None:
+    """Whether files that we wrote may be among the table's; None when nothing tells."""
+    try:
+        said = json.loads((metadata.get("properties") or {})[PROPERTY])["rewritten"]
+    except (ValueError, KeyError, TypeError):
+        return None
+    return said if isinstance(said, bool) else None
+
+
 def bookmark_of(metadata: Mapping[str, Any]) -> Bookmark | None:
     """What a table's metadata says; None when we did not write it."""
     text = (metadata.get("properties") or {}).get(PROPERTY)
@@ -58,6 +69,7 @@ def bookmark_of(metadata: Mapping[str, Any]) -> Bookmark | None:
             str(said["ownership"]),
             changed,
             maintained,
+            None if said.get("time") is None else int(said["time"]),
         )
     except (ValueError, KeyError, TypeError, AttributeError):
         return None

@@ -19,6 +19,7 @@ from converters.iceberg.publish.manifest_files import (
     ADDED,
     DELETED,
     EXISTING,
+    GONE,
     Manifest,
     ManifestFiles,
     Record,
@@ -255,17 +256,17 @@ class _Writer:
 
     def without(self, manifest: Manifest, removed: np.ndarray) -> Manifest:
         """A manifest again, with some files removed."""
-        leaving = np.isin(manifest.members, removed) & (manifest.members >= 0)
+        leaving = np.isin(manifest.members, removed)
 
         def records() -> Iterable[Record]:
             for number, leaves, record in zip(manifest.members, leaving, self._files.read(manifest), strict=True):
                 if leaves:
                     self._counts.remove(record["data_file"])
                     yield {**record, "status": DELETED, "snapshot_id": self._snapshot}
-                elif number >= 0:
+                elif number != GONE:
                     yield {**record, "status": EXISTING}
 
-        members = np.where(leaving, -1, manifest.members)[(manifest.members >= 0)]
+        members = np.where(leaving, GONE, manifest.members)[manifest.members != GONE]
         return self._write(manifest, manifest.spec, manifest.content, records(), members, manifest.passing, None)
 
     def joined(self, manifests: Sequence[Manifest]) -> Manifest:
@@ -273,11 +274,11 @@ class _Writer:
 
         def records() -> Iterable[Record]:
             for each in manifests:
-                for number, record in zip(each.members, self._files.read(each), strict=True):
-                    if number >= 0:
+                for record in self._files.read(each):
+                    if record["status"] != DELETED:
                         yield {**record, "status": EXISTING}
 
-        members = np.concatenate([each.members[each.members >= 0] for each in manifests])
+        members = np.concatenate([each.kept for each in manifests])
         first = min((each.first_row_id for each in manifests if each.first_row_id is not None), default=None)
         like = replace(manifests[0], first_row_id=first)
         return self._write(like, like.spec, like.content, records(), members, like.passing, None)

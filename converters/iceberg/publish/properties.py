@@ -23,6 +23,8 @@ def table_properties(write: TableWrite, held: Mapping[str, Any] | None, options:
     """What the table is to have; what others set at the target stays."""
     found = dict((held or {}).get("properties") or {})
     used = write.files.table.column("mapping").drop_null().unique().to_pylist()
+    if write.files.since is not None:  # files that were left out may have any
+        used = list(range(len(write.files.mappings)))
     found |= {key: value for key, value in write.table.properties.items() if key != MAPPING or not used}
     found.pop(_GUARD, None)
     if write.ownership == "shared":

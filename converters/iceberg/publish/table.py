@@ -20,9 +20,9 @@ from bridge.model.table import Table
 from bridge.model.types import ColumnType, FieldId
 from bridge.ports import ProgressSink, TableWrite
 from converters import storage
-from converters.iceberg.publish.bookmark import kept_commits
+from converters.iceberg.publish.bookmark import has_rewritten, kept_commits
 from converters.iceberg.publish.delete_writer import Deleted, DeleteWriter
-from converters.iceberg.publish.held import as_of, held_state, lost_snapshots
+from converters.iceberg.publish.held import Concerned, as_of, held_state, lost_snapshots
 from converters.iceberg.publish.history import Entries, Made, State, publish
 from converters.iceberg.publish.layout import published_specs
 from converters.iceberg.publish.lifetimes import Spans, spans_of
@@ -161,8 +161,10 @@ def prepare(
     """Write manifests and delete files below a location. `held` is the metadata that the target has, found at
     `held_path`; `mark` is part of every name, and nobody else's."""
     files = write.files
-    ours = pc.any(pc.starts_with(files.table.column("path"), f"{location}/data/{OWN_DIRECTORY}")).as_py()
-    write = replace(write, table=agreeing(write.table, bool(ours)))
+    ours = bool(pc.any(pc.starts_with(files.table.column("path"), f"{location}/data/{OWN_DIRECTORY}")).as_py())
+    if files.since is not None and held is not None:
+        ours = ours or has_rewritten(held) is not False
+    write = replace(write, table=agreeing(write.table, ours))
     table = write.table
     base = write.base
     start = write.first if base is None else base + 1
@@ -198,12 +200,13 @@ def prepare(
     if held is not None and (base is None or write.onto):
         after = as_of(held, kept_commits(held)[write.onto] if write.onto else None)
     entries, numbers = _entries(spans, spec_of, files, -1 if base is None else base, expired, maker)
-    state = held_state(after, numbers, len(entries.begin))
+    concerned = None if files.since is None or base is None else _concerned(files, base)
+    state = held_state(after, numbers, len(entries.begin), concerned)
     if base is not None:
-        entries = _with_missing(entries, state, start)
+        entries = _with_missing(entries, state, start, concerned is not None)
     unknown = max((int(each.members.max(initial=-1)) for each in state.manifests), default=-1) + 1
     entries = _with_unknown(entries, unknown, start)
-    ids = snapshot_ids(table)
+    ids = snapshot_ids(table, held if expired else None)
     of_commit = [schemas[version_of_commit[place]] for place in range(len(table.commits))]
     progress.step(f"{write.name}: writing manifests of {len(table.commits) - start} snapshots")
     made: list[Made] = []
@@ -213,8 +216,9 @@ def prepare(
     except BaseException:
         Published({}, (), (*manifests.written, *deletes.written), 0).discard()
         raise
-    paths = frozenset(files.table.column("path").to_pylist())
-    lost = frozenset() if held is None else lost_snapshots(held, paths)
+    lost = frozenset[int]()
+    if held is not None and files.since is None:
+        lost = lost_snapshots(held, frozenset(files.table.column("path").to_pylist()))
     metadata = built(
         write,
         made,
@@ -228,6 +232,7 @@ def prepare(
         held_path,
         state.next_row_id,
         properties,
+        ours,
     )
     added = int(entries.new[: entries.data].sum())
     return Published(metadata, tuple(made), (*manifests.written, *deletes.written), added)
@@ -269,13 +274,23 @@ def _entries(
     return entries, numbers
 
 
-def _with_missing(entries: Entries, state: State, start: int) -> Entries:
-    """What the target lists is not new; what it lacks of the state that it is at begins with the next commit."""
+def _concerned(files: Files, base: int) -> Concerned:
+    """The files that the target holds at a commit and that change later, where all others were left out."""
+    held = files.table.filter(pc.less_equal(files.table.column("begin"), base)).select(["path", "end"])
+    ending = held.filter(pc.fill_null(pc.greater(held.column("end"), base), False))
+    return Concerned(frozenset(ending.column("path").to_pylist()), frozenset(held.column("path").to_pylist()))
+
+
+def _with_missing(entries: Entries, state: State, start: int, deletes_alone: bool) -> Entries:
+    """What the target lists is not new; what it lacks of the state that it is at begins with the next commit. Where not
+    all data files were looked for, those that began before are there."""
     seen = np.zeros(len(entries.begin), dtype=bool)
     for manifest in state.manifests:
         members = manifest.members
         seen[members[(members >= 0) & (members < len(seen))]] = True
     new = ~seen & (entries.end > start)
+    if deletes_alone:
+        new[: entries.data] = entries.new[: entries.data]
     return replace(entries, new=new, begin=np.where(new, np.maximum(entries.begin, start), entries.begin))
 
 
