@@ -7,9 +7,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 
-from bridge.errors import Blocked, BridgeError, Conflict, Unreachable, UsageError
+from bridge.errors import Blocked, BridgeError, Conflict, Expired, Unreachable, UsageError
 from bridge.execution.executor import execute, writes_of
 from bridge.locators import Locator, parse_locator
+from bridge.model.files import Files
 from bridge.model.findings import Code, Finding
 from bridge.model.options import Options
 from bridge.model.table import Table, TableName
@@ -18,6 +19,7 @@ from bridge.planning.objects import plan_objects
 from bridge.planning.onward import is_restored
 from bridge.planning.plan import Action, ObjectPlan, Plan, TablePlan
 from bridge.planning.planner import blocked_table, decide
+from bridge.planning.rebase import rebase
 from bridge.planning.selection import concerned, select, select_objects, targets
 from bridge.ports import (
     Check,
@@ -31,6 +33,7 @@ from bridge.ports import (
     Remembers,
     Silent,
     Source,
+    SourceTable,
     Target,
     TargetTable,
 )
@@ -48,6 +51,8 @@ class Report:
     result: CommitResult = field(default_factory=lambda: CommitResult(()))
     checks: tuple[Check, ...] = ()
     words: tuple[str, ...] = ()
+    held: Mapping[TableName, TargetTable] = field(default_factory=dict)
+    """What the target held of its tables before, by their names there."""
 
     @property
     def faults(self) -> tuple[Check, ...]:
@@ -84,28 +89,45 @@ def _check(options: Options) -> None:
             )
 
 
-def plan(source: str, target: str, options: Options | None = None, progress: ProgressSink | None = None) -> Plan:
-    """Everything that a migration would do, decided now; nothing is written."""
-    return _plan(source, target, options or Options(), progress or Silent())[0]
+@dataclass(frozen=True, slots=True)
+class Ends:
+    """A source and a target, opened."""
+
+    from_: Locator
+    to: Locator
+    source: Source
+    target: Target
 
 
-def _plan(source: str, target: str, options: Options, progress: ProgressSink) -> tuple[Plan, Source, Target]:
+def open_ends(source: str, target: str, options: Options) -> Ends:
+    """Open both; UsageError, Unreachable or Blocked say what keeps from it."""
     _check(options)
     from_, to = parse_locator(source), parse_locator(target)
-    opened = open_source(from_, options)
-    lake = open_target(to, options)
+    return Ends(from_, to, open_source(from_, options), open_target(to, options))
+
+
+def plan(source: str, target: str, options: Options | None = None, progress: ProgressSink | None = None) -> Plan:
+    """Everything that a migration would do, decided now; nothing is written."""
+    options = options or Options()
+    return _plan(open_ends(source, target, options), options, progress or Silent())[0]
+
+
+def _plan(ends: Ends, options: Options, progress: ProgressSink) -> tuple[Plan, Mapping[TableName, TargetTable]]:
+    from_, opened, lake = ends.from_, ends.source, ends.target
     beside = opened.objects()
     chosen = select(opened.tables(), options, beside.objects)
     names = targets(chosen, options, lake.rename)
     clashes = _clashes(names)
     held = lake.lookup(list(names.values()))
     newest = lake.newest()
-    tables, unreachable = [], []
+    tables, unreachable, several = [], [], len(chosen) > 1 or options.follow
     for name in chosen:
         try:
             made = _table_plan(
-                opened, lake, name, names[name], held, options, progress, clashes.get(name), newest, len(chosen) > 1
+                opened, lake, name, names[name], held, options, progress, clashes.get(name), newest, several
             )
+            if made.identity is not None:
+                made = replace(made, identity={**made.identity, "from": str(from_), "name": str(name)})
         except (Unreachable, UsageError) as error:  # what is wrong with one of several never stops the others
             if len(chosen) == 1:
                 raise
@@ -125,7 +147,7 @@ def _plan(source: str, target: str, options: Options, progress: ProgressSink) ->
     )
     digest = hashlib.sha256("\n".join((str(from_), *ids)).encode())
     noticed = tuple(concerned([*opened.noticed(), *_left_behind(opened, lake, names)], options))
-    return Plan(str(from_), str(to), planned, digest.hexdigest()[:16], noticed, objects), opened, lake
+    return Plan(str(from_), str(ends.to), planned, digest.hexdigest()[:16], noticed, objects), held
 
 
 def _left_behind(opened: Source, lake: Target, names: Mapping[TableName, TableName]) -> list[Notice]:
@@ -204,23 +226,55 @@ def _table_plan(
     try:
         progress.step(f"{name}: reading metadata")
         opened = source.open(name)
-        files = opened.files(progress, _since(opened.table, held.get(target), options))
+        table, files = _read(opened, lake, target, held.get(target), options, progress)
     except Blocked as error:
         code = next((each for each in Code if each.text == error.code), Code.METADATA_UNREADABLE)
         return blocked_table(name, target, Finding(code, str(name), error.message, error.hint))
-    said = list(lake.review(opened.table, target, options))
-    overlap = lake.overlaps(opened.table.root or opened.table.location, files)
+    said = list(lake.review(table, target, options))
+    overlap = lake.overlaps(table.root or table.location, files)
     said += [each for each in (overlap, clash) if each is not None]
     there = held.get(target)
     try:
-        more = lake.review_files(opened.table, files, target, options)
-        return decide(
-            opened.table, files, target, there, said, options, newest, more, lake.written_fields(opened.table)
-        )
+        more = lake.review_files(table, files, target, options)
+        return decide(table, files, target, there, said, options, newest, more, lake.written_fields(table))
     except Conflict as error:
         if not several:
             raise
         return blocked_table(name, target, Finding(Code.TARGET_CONFLICT, str(name), error.message, error.hint))
+
+
+def _read(
+    opened: SourceTable,
+    lake: Target,
+    target: TableName,
+    there: TargetTable | None,
+    options: Options,
+    progress: ProgressSink,
+) -> tuple[Table, Files]:
+    """A table with its files: all, or what came after the commit that the target holds. One that went another way since
+    is told as changes to what the target holds, where that is asked for."""
+    table, mark = opened.table, None if there is None else there.bookmark
+    ours = mark is not None and mark.commit and mark.source.get("uuid") == table.uuid and not mark.changed_by
+    if mark is None or not ours:
+        return table, opened.files(progress)
+    lost = is_restored(table, mark) or mark.commit not in [commit.id for commit in table.commits]
+    if not lost or (there is not None and there.listed is not None and table.format == "ducklake"):
+        try:
+            return table, opened.files(progress, _since(table, there, options))
+        except Expired:
+            if not options.follow:
+                raise
+    if not options.follow or table.imported or options.at is not None:
+        return table, opened.files(progress)
+    progress.step(f"{table.name}: it went another way, comparing everything")
+    return rebase(
+        table,
+        opened.files(progress),
+        mark.commit,
+        lake.holds(target),
+        lake.standing(target),
+        lake.rewritten(target, ""),
+    )
 
 
 def _since(table: Table, there: TargetTable | None, options: Options) -> int | None:
@@ -237,14 +291,20 @@ def _since(table: Table, there: TargetTable | None, options: Options) -> int | N
 
 def migrate(source: str, target: str, options: Options | None = None, progress: ProgressSink | None = None) -> Report:
     """Plan, write what the plan allows, and verify it. A failed verification leaves the commit and says so."""
-    options, progress = options or Options(), progress or Silent()
-    made, opened, lake = _plan(source, target, options, progress)
+    options = options or Options()
+    return carry_out(open_ends(source, target, options), options, progress or Silent())
+
+
+def carry_out(ends: Ends, options: Options, progress: ProgressSink) -> Report:
+    """As migrate, from and to what is open already."""
+    opened, lake = ends.source, ends.target
+    made, held = _plan(ends, options, progress)
     made = _still_there(made, opened, progress)
-    engine = partial(open_engine, parse_locator(source), options, lake.staging)
+    engine = partial(open_engine, ends.from_, options, lake.staging)
     result, writes = execute(made, lake, engine, progress)
     checks = _still_right(made, lake, progress) if options.verify != "none" else []
     if not writes and not result.objects:
-        return Report(made, result, tuple(checks))
+        return Report(made, result, tuple(checks), held=held)
     if options.verify != "none":
         progress.step("verifying")
         checks += lake.verify(result, writes, options.check_files == "all")
@@ -252,7 +312,7 @@ def migrate(source: str, target: str, options: Options | None = None, progress: 
     if options.verify == "rows":
         for each in made.writes:
             checks += check_rows(opened.open(each.source), lake, each.target, each.first, progress)
-    return Report(made, result, tuple(checks), tuple(lake.closing_words(result, writes)))
+    return Report(made, result, tuple(checks), tuple(lake.closing_words(result, writes)), held)
 
 
 def _still_right(made: Plan, lake: Target, progress: ProgressSink) -> list[Check]:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Any, Protocol, runtime_checkable
 
-from bridge.model.files import FileProblem, Files
+from bridge.model.files import FileProblem, Files, Standing
 from bridge.model.findings import Finding
 from bridge.model.objects import Objects, SourceObject
 from bridge.model.options import Options
@@ -298,6 +298,10 @@ class Target(Protocol):
 
     def registered(self, name: TableName, paths: Sequence[str], commit: str) -> frozenset[str]:
         """Those of the paths that are live files of a table, now or at a source commit."""
+        ...
+
+    def standing(self, name: TableName) -> Standing:
+        """The data files and deleted rows of the newest state of a table that we wrote."""
         ...
 
     @property

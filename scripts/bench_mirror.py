@@ -30,9 +30,8 @@ from converters.ducklake.extensions import connect, needed
 ROWS = 100
 LINKS = 50_000
 """How often a file is linked; file systems allow little more."""
-COLUMNS = (
-    "i AS id, TIMESTAMP '2024-01-01' + to_seconds(i) AS ts, 'user-' || i AS name, i / 3.0 AS d, "
-    + ", ".join(f"i * {number} AS c{number}" for number in range(6))
+COLUMNS = "i AS id, TIMESTAMP '2024-01-01' + to_seconds(i) AS ts, 'user-' || i AS name, i / 3.0 AS d, " + ", ".join(
+    f"i * {number} AS c{number}" for number in range(6)
 )
 
 

@@ -84,6 +84,22 @@ def test_a_source_that_went_another_way_is_a_conflict(kind: str, tmp_path: Path)
             bridge.migrate(f"iceberg:{path}", f"ducklake:{lake}", options(found))
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "kind", sampled([*sorted(DIVERGING), "hist_expired_middle"], set(), {"hist_rollback_mor", "hist_expired_middle"})
+)
+def test_a_source_that_went_another_way_is_followed_by_a_difference(kind: str, tmp_path: Path) -> None:
+    found, lake = case(kind), tmp_path / "lake.ducklake"
+    for path in metadata_files(found):
+        try:
+            bridge.migrate(f"iceberg:{path}", f"ducklake:{lake}", options(found, follow=True))
+        except (bridge.Unreachable, bridge.Blocked):
+            assert "expired" in kind  # that state's files are gone
+    expected = subject(found, lake)
+    expected = replace(expected, versions=tuple(replace(each, time=None) for each in expected.versions))
+    assert judge(str(lake), [expected], scratch=tmp_path / "judge", filters=6) == []
+
+
 def test_running_again_changes_nothing_and_says_so(tmp_path: Path) -> None:
     lake = tmp_path / "lake.ducklake"
     first = migrate_case(case("evo_struct"), str(lake))

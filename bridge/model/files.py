@@ -18,7 +18,7 @@ from bridge.model.mapping import NameMapping
 from bridge.model.rewrite import DataFile, Equality
 from bridge.model.types import FieldId
 
-__all__ = ["DATA_FILES", "DELETED_ROWS", "FileProblem", "Files", "Rearranged", "StatsBatch", "live_rows"]
+__all__ = ["DATA_FILES", "DELETED_ROWS", "FileProblem", "Files", "Rearranged", "Standing", "StatsBatch", "live_rows"]
 
 DATA_FILES = pa.schema(
     [
@@ -57,6 +57,15 @@ class StatsBatch:
     field: FieldId
     table: pa.Table
     exact: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """The newest state of a table as a target holds it: `files` (path, record_count) and `deletes` (file: row number in
+    `files`, position)."""
+
+    files: pa.Table
+    deletes: pa.Table
 
 
 @dataclass(frozen=True, slots=True)

@@ -51,6 +51,9 @@ class Options:
     bucket(N, column)."""
     sort_by: tuple[str, ...] = ()
     """`TABLE=COLUMN [ASC|DESC] [NULLS FIRST|LAST],...` for each table, or the columns alone for all."""
+    follow: bool = False
+    """Whether a source that was rolled back, or has forgotten what the target holds, is followed by a difference; else
+    it is a conflict."""
     accept: frozenset[str] = frozenset()
     strict: bool = False
     source_options: tuple[tuple[str, str], ...] = field(default=(), repr=False)

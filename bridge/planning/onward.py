@@ -69,7 +69,7 @@ def base_of(table: Table, held: TargetTable, definition: str, options: Options) 
         )
     if bookmark.commit == "":
         return -1
-    if other and held.listed is not None and options.at is None:
+    if other and held.listed is not None and options.follow and options.at is None:
         return min(_until(table, bookmark), len(ids) - 2)
     if bookmark.commit not in ids and options.at is not None:
         raise UsageError(f"{name} holds a later state than --at {options.at}", hint="leave --at out to catch up")
@@ -82,7 +82,7 @@ def base_of(table: Table, held: TargetTable, definition: str, options: Options) 
     if bookmark.commit not in ids or other:
         raise Conflict(
             f"{table.name}: commit {bookmark.commit}, which the lake holds, is no longer in the source's main history",
-            hint="it was rolled back or expired; release the table and migrate it again",
+            hint="it was rolled back or expired; mirror follows it, or release the table and migrate it again",
         )
     return ids.index(bookmark.commit)
 

@@ -311,6 +311,10 @@ def _forbids(finding: Finding, options: Options) -> bool:
     return finding.severity is Severity.BLOCKED or (options.strict and finding.severity is Severity.LOSS)
 
 
+_UNLISTED = frozenset({Code.MANIFEST_UNREADABLE, Code.TABLE_ENCRYPTED})
+"""What the commit that the target holds had may not be known then, and nothing can be told from what came after."""
+
+
 def _first(table: Table, problems: Sequence[FileProblem], base: int | None) -> tuple[int, list[Finding]]:
     """The first commit that can be carried, with what is to be said: a problem that the newest commit has blocks, one
     that only older commits have costs them; onto a table that the target holds no commit may be skipped."""
@@ -322,7 +326,7 @@ def _first(table: Table, problems: Sequence[FileProblem], base: int | None) -> t
         elif problem.last > first:
             if base is None:
                 first, reason = problem.last, problem.finding.detail
-            elif problem.last > base + 1:
+            elif problem.last > base + (problem.finding.code not in _UNLISTED):
                 findings.append(problem.finding)
     if reason:
         findings.append(

@@ -12,7 +12,7 @@ from contextlib import AbstractContextManager, contextmanager
 import numpy as np
 
 from bridge.errors import Blocked, BridgeError, Conflict, Unreachable, UsageError
-from bridge.model.files import FileProblem, Files, live_rows
+from bridge.model.files import FileProblem, Files, Standing, live_rows
 from bridge.model.findings import Code, Finding
 from bridge.model.objects import Macro, ObjectKind, Objects, View
 from bridge.model.options import Options
@@ -27,6 +27,7 @@ from converters.ducklake.catalog.commit import NewLake, write_tables
 from converters.ducklake.catalog.folders import table_folder
 from converters.ducklake.catalog.objects import held_objects, schema_of, standing
 from converters.ducklake.catalog.session import Place, Session, exists, parse_place, session, with_retry
+from converters.ducklake.catalog.standing import live_state
 from converters.ducklake.columns import column_rows
 from converters.ducklake.extensions import connect, needed, packaged
 from converters.ducklake.fitting import fit_objects
@@ -262,6 +263,12 @@ class DuckLakeTarget:
             if opened is None or not found:
                 return {}
             return reads.live_files(opened, found[0].id, table_folder(opened, self.data_path, name))
+
+    def standing(self, name: TableName) -> Standing:
+        """The live data files, and the positions deleted in them by rows of the catalog and by delete files."""
+        with session(self.place) as opened:
+            [held] = [each for each in reads.live_tables(opened) if _is(each, name)]
+            return live_state(opened, held.id, table_folder(opened, self.data_path, name))
 
     def left_out(self, path: str) -> np.ndarray:
         """As the file itself notes it."""
@@ -534,7 +541,7 @@ def _questions(
         if since not in snapshots:
             return questions
         before, held = f" - (SELECT count(*) FROM {at} AT (VERSION => {snapshots[since]}))", int(live[since])
-    now = [[str(live[newest] - held if newest >= 0 else 0)]]
+    now: list[list[str | None]] = [[str(live[newest] - held if newest >= 0 else 0)]]
     questions.append((f"{name}: rows now", f"SELECT (SELECT count(*) FROM {at}){before}", now))
     if not read_files:
         return questions

@@ -79,7 +79,7 @@ def mentions(content: bytes, texts: Collection[str]) -> bool:
     wanted = [each.encode() for each in texts]
     try:
         for block in fastavro.block_reader(io.BytesIO(content)):
-            held = block.bytes_.getvalue()
+            held: bytes = block.bytes_.getvalue()  # type: ignore[attr-defined]  # its stub tells less than it has
             if any(each in held for each in wanted):
                 return True
     except _DAMAGED as error:

@@ -160,7 +160,7 @@ def wrong_sums(
     np.add.at(change, files["begin"].to_numpy(), files["record_count"].to_numpy())
     np.subtract.at(change, files["end"].fill_null(commits).to_numpy(), files["record_count"].to_numpy())
     unread = passed.filter(pl.col("content") == 0)["rows"]
-    live = np.cumsum(change) + unread.sum()
+    live = np.cumsum(change) + int(unread.cast(pl.Int64).sum() or 0)
     if damaged or unread.null_count():
         return
     stated = {index: commit.rows for index, commit in enumerate(table.commits) if index >= listing.first}

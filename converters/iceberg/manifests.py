@@ -86,7 +86,7 @@ _SPAN = (pl.col("manifest_path"), pl.col("commit").alias("begin"), (pl.col("comm
 class Listing:
     """Which manifests each commit lists.
 
-    `manifests`: one row a manifest (manifest, path, spec, content, sequence, first_row_id, encrypted, rows: those of its
+    `manifests`: one row a manifest (manifest, path, spec, content, sequence, first_row_id, encrypted, rows: of its
     live entries by the list's own counts, NULL where it gives none).
     `presence`: (manifest, begin, end) half-open intervals of commit indexes.
     `rows`: (commit, rows), live rows by the manifest lists' own counts, NULL where they give none.

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from bridge.errors import BridgeError, Conflict
-from bridge.model.files import FileProblem, Files, live_rows
+from bridge.model.files import FileProblem, Files, Standing, live_rows
 from bridge.model.findings import Code, Finding
 from bridge.model.objects import ObjectKind, Objects
 from bridge.model.options import Options
@@ -88,8 +88,7 @@ class IcebergTarget:
 
     def lookup(self, names: Sequence[TableName]) -> Mapping[TableName, TargetTable]:
         """The tables among `names` that exist, whatever their case."""
-        for name in names:
-            self._seen[name] = self._home.find(name)
+        self._seen = {}
         return self._looked_up(names)
 
     def _looked_up(self, names: Sequence[TableName]) -> Mapping[TableName, TargetTable]:
@@ -190,6 +189,14 @@ class IcebergTarget:
     def _catalog(self) -> str:
         return self._home.location(TableName((), ""))
 
+    def standing(self, name: TableName) -> Standing:
+        """Conflict: what a lake lost is told by comparing files and deletes when they are published; the difference to
+        a table of another format that was rolled back is not made."""
+        raise Conflict(
+            f"{name}: the source does not know any more what was published last",
+            hint=f"remove {name} from the target and publish it again, or under another name with --as",
+        )
+
     def left_out(self, path: str) -> np.ndarray:
         """As the file itself notes it."""
         return read_left_out(path)
@@ -197,7 +204,9 @@ class IcebergTarget:
     def registered(self, name: TableName, paths: Sequence[str], commit: str) -> frozenset[str]:
         """Those of the paths that are live files of a table."""
         there = self._there(name)
-        return frozenset(paths) & {path for path, _ in ([] if there is None else held_files(there[1].metadata, commit, paths))}
+        return frozenset(paths) & {
+            path for path, _ in ([] if there is None else held_files(there[1].metadata, commit, paths))
+        }
 
     def work(self, name: TableName, plan: str) -> str:
         """What the unfinished work of a plan is called in the staging."""

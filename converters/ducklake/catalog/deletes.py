@@ -26,7 +26,7 @@ from converters.ducklake.catalog.times import time_text
 from converters.ducklake.delete_files import decode, encode
 from converters.ducklake.identifiers import identifier
 
-__all__ = ["Deleted", "write_deletes"]
+__all__ = ["Deleted", "inlined", "write_deletes"]
 
 _FILES = 500
 
@@ -60,11 +60,11 @@ def write_deletes(
     positions of a table may stay rows."""
     held = _count(session, job.table_id)
     if held + len(new) > limit:
-        moved, kept = _inlined(session, job.table_id, None).plus(new), new.where(np.zeros(len(new), dtype=bool))
+        moved, kept = inlined(session, job.table_id, None).plus(new), new.where(np.zeros(len(new), dtype=bool))
         stale = None
     else:
         gone = np.isin(new.file, ended)
-        stale = _inlined(session, job.table_id, ended) if held else new.where(np.zeros(len(new), dtype=bool))
+        stale = inlined(session, job.table_id, ended) if held else new.where(np.zeros(len(new), dtype=bool))
         moved, kept = stale.plus(new.where(gone)), new.where(~gone)
     if held and len(moved):
         _forget_rows(session, job.table_id, None if stale is None else np.unique(stale.file))
@@ -81,7 +81,7 @@ def _count(session: Session, table_id: int) -> int:
     return int(session.rows(sa.select(sa.func.count()).select_from(inlined_deletes(table_id)))[0][0])
 
 
-def _inlined(session: Session, table_id: int, files: np.ndarray | None) -> Deleted:
+def inlined(session: Session, table_id: int, files: np.ndarray | None) -> Deleted:
     """The rows that the catalog holds, of some files or all (None)."""
     each, found = inlined_deletes(table_id), list[Any]()
     if session.has_table(inlined_deletes(table_id).name):

@@ -116,9 +116,10 @@ def _concerned(session: Session, catalog: Overlay, table_id: int, later: Later |
     deleting = catalog.select(
         "delete_file",
         "data_file_id",
-        where=lambda each: (each.table_id == table_id)
-        & _changed(each, later)
-        | (each.table_id == table_id) & (each.delete_file_id >= later.file),
+        where=lambda each: (
+            (each.table_id == table_id) & _changed(each, later)
+            | (each.table_id == table_id) & (each.delete_file_id >= later.file)
+        ),
     )
     again = catalog.select(
         "data_file", "path", where=lambda each: (each.table_id == table_id) & (each.begin_snapshot > later.snapshot)
@@ -201,9 +202,7 @@ def _rest(
         return int(found or 0)
 
     def lasting(each: Any) -> sa.ColumnElement[bool]:
-        return sa.and_(
-            each.table_id == table_id, each.begin_snapshot <= later.snapshot, each.end_snapshot.is_(None)
-        )
+        return sa.and_(each.table_id == table_id, each.begin_snapshot <= later.snapshot, each.end_snapshot.is_(None))
 
     there = (pl.col("begin_snapshot") <= later.snapshot) & pl.col("end_snapshot").is_null()
     read = data.filter(there)
@@ -230,9 +229,7 @@ def _rest(
         rows += int(before["file_id"].is_in(read["data_file_id"].implode()).sum())
     for name, _ in inlined_tables(catalog, table_id):
         each = catalog.probed(name).c
-        rows += total(
-            sa.select(each.row_id).where(each.begin_snapshot <= later.snapshot, each.end_snapshot.is_(None))
-        )
+        rows += total(sa.select(each.row_id).where(each.begin_snapshot <= later.snapshot, each.end_snapshot.is_(None)))
     return rows - sum(each.ends.null_count() for each in groups if each.begin <= later.snapshot)
 
 
@@ -249,7 +246,9 @@ def _inlined(
         held = catalog.probed(name)
         query = sa.select(*(held.c[each] for each in _HELD))
         if later is not None:
-            query = query.where(held.c.begin_snapshot.in_(sa.select(held.c.begin_snapshot).where(_changed(held.c, later))))
+            query = query.where(
+                held.c.begin_snapshot.in_(sa.select(held.c.begin_snapshot).where(_changed(held.c, later)))
+            )
         rows = pl.concat([pl.DataFrame(schema=_HELD), *frames(session, query, _HELD)])
         if rows["row_id"].null_count():
             raise Blocked(f"{name} of {session.place.path} holds rows without an id", code="metadata-unreadable")
