@@ -350,6 +350,8 @@ class IcebergTarget:
                 if since not in places:
                     continue
                 live = live - live[since] + _counted(held, kept[write.table.commits[since].id])
+            if since is not None:
+                places = [each for each in places if since < each < len(write.table.commits) - 1]
             step = max(1, (len(places) - 1) // (_CHECKED_SNAPSHOTS - 1)) if places else 1
             asked.append({"metadata": held.path, "snapshot": None, "listed": since is not None})
             newest = int(live[len(write.table.commits) - 1]) if write.table.commits else 0

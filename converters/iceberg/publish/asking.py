@@ -71,6 +71,7 @@ def _failures() -> tuple[type[Exception], ...]:
 
     own = [each for each in vars(exceptions).values() if isinstance(each, type) and issubclass(each, Exception)]
     plain = (ArithmeticError, AssertionError, AttributeError, LookupError, OSError, RuntimeError, TypeError, ValueError)
+    plain += (SystemError,)  # of its compiled decoder
     return (*own, pa.ArrowException, *plain)
 
 
