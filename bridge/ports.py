@@ -18,11 +18,13 @@ from bridge.model.table import Table, TableName
 from bridge.model.types import Field, FieldId
 
 __all__ = [
+    "AdoptedTable",
     "Bookmark",
     "Check",
     "CommitResult",
     "Fit",
     "Fitted",
+    "Holder",
     "Lake",
     "LakeTableInfo",
     "Notice",
@@ -95,6 +97,10 @@ class Remembers(Protocol):
 
     def gave(self, source: Mapping[str, str]) -> bool:
         """Whether a bookmark's source is a table of this source, of now or then."""
+        ...
+
+    def schemas(self) -> Sequence[str]:
+        """The names of its schemas, of now and then."""
         ...
 
     def now(self, source: Mapping[str, str]) -> TableName | None:
@@ -388,14 +394,35 @@ class LakeTableInfo:
 
 @dataclass(frozen=True, slots=True)
 class ReleasedTable:
-    """What was forgotten: registered files, and files that the lake wrote itself and that stay on disk."""
+    """What was forgotten: registered files, and files that were written for the table; they stay at `place`."""
 
     name: TableName
     files: int
     own_files: int
+    place: str = "on disk"
 
 
-class Lake(Protocol):
+@dataclass(frozen=True, slots=True)
+class AdoptedTable:
+    """A table that the files are now of, and what that means."""
+
+    name: TableName
+    meaning: str
+
+
+class Holder(Protocol):
+    """A place of tables that we wrote and that share their files with the source."""
+
+    def release(self, names: Sequence[str], discard: bool) -> Sequence[ReleasedTable]:
+        """Forget tables without touching a data file."""
+        ...
+
+    def adopt(self, names: Sequence[str]) -> Sequence[AdoptedTable]:
+        """Make the files the tables' own."""
+        ...
+
+
+class Lake(Holder, Protocol):
     """A lake that exists."""
 
     def describe(self) -> Mapping[str, object]:
@@ -404,12 +431,4 @@ class Lake(Protocol):
 
     def tables(self) -> Sequence[LakeTableInfo]:
         """Its live tables."""
-        ...
-
-    def release(self, names: Sequence[str], discard: bool) -> Sequence[ReleasedTable]:
-        """Forget migrated tables without touching a file."""
-        ...
-
-    def adopt(self, names: Sequence[str]) -> Sequence[TableName]:
-        """Hand the files of migrated tables to the lake."""
         ...

@@ -34,7 +34,7 @@ def base_of(table: Table, held: TargetTable, definition: str, options: Options) 
         which = "a table of that name that was dropped since" if again else str(bookmark.source.get("location"))
         hint = "choose another name with --as"
         if held.listed is not None:
-            hint += f", or remove {name} from the target first"
+            hint += f", or release {name} at the target first"
         return Finding(Code.TARGET_EXISTS, str(table.name), f"{name} was migrated from {which}", hint)
     if bookmark.changed_by.startswith("dropped_table"):
         raise Conflict(

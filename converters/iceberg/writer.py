@@ -369,9 +369,9 @@ class IcebergTarget:
         else:
             said.append("adopted:    the files are these tables' now; their maintenance may delete them.")
         said.append("catch up:   run the same command again")
-        said.append(
-            f"undo:       remove the tables' metadata from {shlex.quote(self._home.shown)}; no source file goes"
-        )
+        names = " ".join(f"--table {shlex.quote(str(write.name))}" for write in writes[:3])
+        said.append(f"take over:  ducklake-bridge adopt {shlex.quote(self._locator)} {names}")
+        said.append(f"undo:       ducklake-bridge release {shlex.quote(self._locator)} {names}; no data file goes")
         return said
 
 

@@ -100,6 +100,14 @@ class RestHome(RestReader):
         found = self.find(name)
         return found[1].path if found is not None else ""
 
+    def forget(self, name: TableName, held: Held) -> None:
+        """The server drops it without a purge; its metadata files are the server's."""
+        found = self.find(name)
+        if found is None or found[1].path != held.path:
+            raise Conflict(f"{name} in {self.shown} changed meanwhile", hint="run it again")
+        with self._told():
+            self._client.drop_table((*name.namespace, name.name))
+
     def _register(self, name: TableName, metadata: Mapping[str, Any], mark: str) -> str:
         for depth in range(1, len(name.namespace) + 1):
             levels = name.namespace[:depth]
