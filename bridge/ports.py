@@ -178,10 +178,18 @@ class TargetTable:
 
 @runtime_checkable
 class Publishes(Protocol):
-    """A target whose tables of a namespace can be listed."""
+    """A target whose tables change with the source, and can be listed by namespace."""
 
     def published(self, namespace: tuple[str, ...]) -> Sequence[TargetTable]:
         """Those that we wrote."""
+        ...
+
+    def note_verified(self, writes: Sequence[TableWrite]) -> None:
+        """Remember that the tables as they are now were verified."""
+        ...
+
+    def verify_again(self, writes: Sequence[TableWrite]) -> Sequence[Check]:
+        """Whether tables with nothing to do are right: those that were verified as they are are not asked again."""
         ...
 
 

@@ -17,10 +17,12 @@ from bridge.model.table import TableName
 from converters import storage
 from converters.iceberg import locate
 
-__all__ = ["Held", "Home", "Warehouse", "document", "load", "remove_metadata"]
+__all__ = ["VERIFIED", "Held", "Home", "Warehouse", "document", "load", "remove_metadata"]
 
 _NUMBER = re.compile(r"(?:^v|^)(\d+)")
-_OURS = re.compile(r"(?:^|-)bridge-[0-9a-f]+-[0-9a-f]{12}(?:-m\d+)?\.avro$")
+VERIFIED = "bridge-verified.json"
+"""The note that a state was verified."""
+_OURS = re.compile(r"(?:^|-)bridge-[0-9a-f]+-[0-9a-f]{12}(?:-m\d+)?\.avro$|^bridge-verified\.json$")
 
 
 @dataclass(frozen=True, slots=True)

@@ -40,6 +40,7 @@ from bridge.ports import (
     Written,
 )
 from converters import storage
+from converters.iceberg.publish import verified
 from converters.iceberg.publish.bookmark import bookmark_of, kept_commits
 from converters.iceberg.publish.held import every_path, held_files, lost_snapshots
 from converters.iceberg.publish.properties import table_properties
@@ -314,8 +315,7 @@ class IcebergTarget:
             places = [place for place, commit in enumerate(write.table.commits) if commit.id in kept]
             step = max(1, (len(places) - 1) // (_CHECKED_SNAPSHOTS - 1)) if places else 1
             asked.append({"metadata": held.path, "snapshot": None, "plain": False})
-            newest = int(live[len(write.table.commits) - 1]) if write.table.commits else 0
-            expected.append((f"{write.name}: rows now", newest, columns))
+            expected.append((f"{write.name}: rows now", _newest_rows(write), columns))
             for place in sorted({*places[::step], *places[-1:]}) if read_files else ():
                 snapshot = kept[write.table.commits[place].id]
                 asked.append({"metadata": held.path, "snapshot": snapshot, "plain": False})
@@ -328,6 +328,30 @@ class IcebergTarget:
             if not fault and answer["rows"] != rows:
                 fault = f"PyIceberg finds {answer['rows']} rows, expected {rows}"
             checks.append(Check(what, fault))
+        return checks
+
+    def note_verified(self, writes: Sequence[TableWrite]) -> None:
+        """Beside each table's metadata."""
+        for write in writes:
+            there = self._home.find(write.name)
+            if there is not None and not unread(there[1].metadata):
+                verified.note(there[1], _newest_rows(write))
+
+    def verify_again(self, writes: Sequence[TableWrite]) -> Sequence[Check]:
+        """PyIceberg is asked about states of which nothing is noted."""
+        checks: list[Check] = []
+        asked: list[TableWrite] = []
+        for write in writes:
+            there = self._home.find(write.name)
+            if there is not None and verified.is_noted(there[1], _newest_rows(write)):
+                checks.append(Check(f"{write.name}: was verified as it is"))
+            else:
+                asked.append(write)
+        if asked:
+            told = self.verify(CommitResult(()), asked, False)
+            if not any(each.fault for each in told):
+                self.note_verified(asked)
+            checks += told
         return checks
 
     def compare(self, name: TableName, commit: str, rows: Rows) -> Check:
@@ -373,6 +397,11 @@ class IcebergTarget:
         said.append(f"take over:  ducklake-bridge adopt {shlex.quote(self._locator)} {names}")
         said.append(f"undo:       ducklake-bridge release {shlex.quote(self._locator)} {names}; no data file goes")
         return said
+
+
+def _newest_rows(write: TableWrite) -> int:
+    count = len(write.table.commits)
+    return int(live_rows(write.files, count)[count - 1]) if count else 0
 
 
 def _listed(metadata: Mapping[str, Any], commit: str) -> frozenset[str]:
