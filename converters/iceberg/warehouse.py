@@ -37,6 +37,11 @@ class Home(Protocol):
     """Where tables are known by name, and change from one metadata file to the next by compare-and-swap."""
 
     @property
+    def is_exclusive(self) -> bool:
+        """Whether two commits at the same instant are kept apart."""
+        ...
+
+    @property
     def replaces(self) -> bool:
         """Whether a document may hold another snapshot under the number of one that is there."""
         ...
@@ -85,6 +90,10 @@ class Warehouse:
     @property
     def shown(self) -> str:
         return self.path
+
+    @property
+    def is_exclusive(self) -> bool:
+        return storage.is_exclusive(f"{self.path}/")
 
     def find(self, name: TableName) -> tuple[TableName, Held] | None:
         """The directory of the name, or one that differs in case alone, as on systems that tell none."""

@@ -392,6 +392,11 @@ class IcebergTarget:
             )
         else:
             said.append("adopted:    the files are these tables' now; their maintenance may delete them.")
+        if not self._home.is_exclusive:
+            said.append(
+                f"careful:    the store of {self._home.shown} takes no conditional writes (If-None-Match) with these "
+                "credentials: two runs at the same instant are not kept apart there"
+            )
         said.append("catch up:   run the same command again")
         names = " ".join(f"--table {shlex.quote(str(write.name))}" for write in writes[:3])
         said.append(f"take over:  ducklake-bridge adopt {shlex.quote(self._locator)} {names}")

@@ -31,6 +31,7 @@ _CONFLICT, _THERE = 409, (200, 204)
 class RestHome(RestReader):
     """A REST catalog, and where its new tables lie. It takes snapshots one by one, their sequence numbers ascend."""
 
+    is_exclusive = True
     replaces = False
 
     def __init__(self, settings: Settings) -> None:

@@ -27,6 +27,7 @@ __all__ = ["SqlHome"]
 class SqlHome:
     """A catalog in a database, and the warehouse directory where its new tables lie."""
 
+    is_exclusive = True
     replaces = True
 
     def __init__(self, settings: Settings) -> None:
