@@ -153,11 +153,12 @@ class Bookmark:
 @dataclass(frozen=True, slots=True)
 class Stale:
     """Source commits whose snapshots at the target cannot stay as they are, why, and whether the target can put others
-    in their place under the same numbers."""
+    in their place under the same numbers; `whole`: nothing of the table can stay."""
 
     commits: frozenset[str]
     why: str
     replaceable: bool
+    whole: bool = False
 
 
 @dataclass(frozen=True, slots=True)

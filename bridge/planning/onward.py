@@ -101,7 +101,7 @@ def rewound(
     `base` when all can, or when others cannot take their place and they leave."""
     place = {commit.id: index for index, commit in enumerate(table.commits)}
     again = {place[each] for each in stale.commits if each in place}
-    if not again and not (held.commits and held.commits <= stale.commits):
+    if not again and not stale.whole:
         return base, []
     kept = sorted(place[each] for each in held.commits if each in place)
     before = max((each for each in kept if each < min(again, default=0)), default=None)
@@ -115,4 +115,4 @@ def rewound(
         count = sum(before is None or each > before for each in kept)
         return before, [Finding(Code.HISTORY_REBUILT, str(table.name), f"{count} published snapshots: {why}")]
     said = f"{len(again)} published snapshots leave: {why}"
-    return base, [Finding(Code.HISTORY_TRIMMED, str(table.name), said)] if again else []
+    return base, [Finding(Code.HISTORY_TRIMMED, str(table.name), said)]

@@ -258,9 +258,20 @@ class IcebergTarget:
                 )
         except BaseException:
             for each in ready[len(done) :]:
-                each.published.discard()
+                if not self._may_be_named(each):
+                    each.published.discard()
             raise
         return CommitResult(tuple(done))
+
+    def _may_be_named(self, ready: _Ready) -> bool:
+        """Whether a commit that failed may have been made all the same; one that cannot be looked at may."""
+        try:
+            there = self._home.find(ready.write.name)
+        except BridgeError:
+            return True
+        written = frozenset(ready.published.written)
+        snapshots = () if there is None else there[1].metadata.get("snapshots") or ()
+        return any(each["manifest-list"] in written for each in snapshots)
 
     def _ready(self, write: TableWrite, progress: ProgressSink) -> _Ready:
         there = self._home.find(write.name)
@@ -419,7 +430,7 @@ def _stale(metadata: Mapping[str, Any], replaces: bool, table: Table, files: Fil
     """Snapshots with files that the source merged, or with a type that a column cannot have any more."""
     kept = kept_commits(metadata)
     if replaces and (outgrown := outgrown_types(table, metadata)):
-        return Stale(frozenset(kept), f"{'; '.join(outgrown)}, which Iceberg has no promotion for", replaces)
+        return Stale(frozenset(kept), f"{'; '.join(outgrown)}, which Iceberg has no promotion for", replaces, True)
     lost = lost_snapshots(metadata, frozenset(files.table.column("path").to_pylist()))
     said = "they list files that the source has merged or removed since"
     said += "" if replaces else "; the catalog lets no snapshot be replaced"
