@@ -518,6 +518,20 @@ def test_a_type_that_iceberg_does_not_promote_is_written_anew_after_it_was_publi
 
 
 @pytest.mark.slow
+def test_a_merged_file_of_an_older_type_is_rewritten_once_for_each_state(lake: Lake, tmp_path: Path) -> None:
+    """Rows that a state does not have yet are left out of what is written for it, and keep their ids."""
+    lake.do(
+        "CREATE TABLE t(x INTEGER)",
+        *(f"INSERT INTO t FROM range({each}, {each + 20})" for each in (0, 20, 40)),
+        "ALTER TABLE t ALTER x SET DATA TYPE DOUBLE",
+        "CALL ducklake_merge_adjacent_files('lake')",
+    )
+    report = lake.publish()
+    assert report.exit_code == 0 and not report.faults, report.faults
+    assert judge_iceberg([as_now(lake.expected())], ["pyiceberg", "duckdb"], tmp_path / "judge") == []
+
+
+@pytest.mark.slow
 def test_snapshots_that_the_new_type_does_not_keep_leave_the_published_table(lake: Lake, tmp_path: Path) -> None:
     lake.do("CREATE TABLE t(x BIGINT)", "INSERT INTO t VALUES (9007199254740993)")
     assert lake.publish().exit_code == 0
