@@ -22,6 +22,7 @@ from bridge.planning.planner import blocked_table, decide
 from bridge.planning.rebase import rebase
 from bridge.planning.selection import concerned, select, select_objects, targets
 from bridge.ports import (
+    AdoptedTable,
     Check,
     CommitResult,
     LakeTableInfo,
@@ -37,7 +38,7 @@ from bridge.ports import (
     Target,
     TargetTable,
 )
-from bridge.registry import open_engine, open_lake, open_source, open_target
+from bridge.registry import open_engine, open_holder, open_lake, open_source, open_target
 from bridge.verification.rows import check_rows
 
 __all__ = ["Inspection", "Report", "adopt", "inspect", "migrate", "plan", "release", "verify"]
@@ -115,7 +116,13 @@ def plan(source: str, target: str, options: Options | None = None, progress: Pro
 def _plan(ends: Ends, options: Options, progress: ProgressSink) -> tuple[Plan, Mapping[TableName, TargetTable]]:
     from_, opened, lake = ends.from_, ends.source, ends.target
     beside = opened.objects()
-    chosen = select(opened.tables(), options, beside.objects)
+    try:
+        chosen = select(opened.tables(), options, beside.objects)
+    except UsageError:
+        # nothing is left of what was published: that is the answer
+        chosen = []
+        if not concerned(_left_behind(opened, lake, {}), options):
+            raise
     names = targets(chosen, options, lake.rename)
     clashes = _clashes(names)
     held = lake.lookup(list(names.values()))
@@ -156,7 +163,8 @@ def _left_behind(opened: Source, lake: Target, names: Mapping[TableName, TableNa
         return []
     kept = {str(each).casefold() for each in (*names.values(), *map(lake.rename, opened.tables()))}
     found = []
-    for namespace in sorted({each.namespace for each in names.values()}):
+    known = {lake.rename(TableName((each,), "")).namespace for each in opened.schemas()} if not names else set()
+    for namespace in sorted(known | {each.namespace for each in names.values()}):
         for each in lake.published(namespace):
             source = each.bookmark.source if each.bookmark else {}
             if str(each.name).casefold() in kept or not opened.gave(source):
@@ -164,7 +172,7 @@ def _left_behind(opened: Source, lake: Target, names: Mapping[TableName, TableNa
             now = opened.now(source)
             said = f"{each.name} was published from {source.get('location')}, which is "
             said += f"called {now} now" if now else "not in the lake any more"
-            hint = f"remove {each.name} from the target where nobody needs it"
+            hint = f"release {each.name} at the target where nobody needs it"
             found.append(Notice(each.name, Finding(Code.PUBLISHED_STAYS, str(each.name), said, hint)))
     return found
 
@@ -312,6 +320,8 @@ def carry_out(ends: Ends, options: Options, progress: ProgressSink) -> Report:
     if options.verify == "rows":
         for each in made.writes:
             checks += check_rows(opened.open(each.source), lake, each.target, each.first, progress)
+    if options.verify != "none" and isinstance(lake, Publishes) and not any(each.fault for each in checks):
+        lake.note_verified(writes)
     return Report(made, result, tuple(checks), tuple(lake.closing_words(result, writes)), held)
 
 
@@ -325,10 +335,10 @@ def _still_right(made: Plan, lake: Target, progress: ProgressSink) -> list[Check
         counted = all(said.finding.code is not Code.ROW_COUNT for said in files.problems)
         if counted and files.equality(max(len(table.commits) - 1, 0)) is None:
             plans.append(each)
-    if not plans:
+    if not plans or not isinstance(lake, Publishes):
         return []
     progress.step("verifying what is there")
-    return list(lake.verify(CommitResult(()), writes_of(tuple(plans)), False))
+    return list(lake.verify_again(writes_of(tuple(plans))))
 
 
 def verify(
@@ -433,17 +443,10 @@ def inspect(locator: str, options: Options | None = None) -> Inspection:
 def release(
     locator: str, names: Sequence[str], discard: bool = False, options: Options | None = None
 ) -> Sequence[ReleasedTable]:
-    """Forget migrated tables without touching a file."""
-    return open_lake(_lake(locator), options or Options()).release(names, discard)
+    """Forget tables that were migrated or published, without touching a data file."""
+    return open_holder(parse_locator(locator), options or Options()).release(names, discard)
 
 
-def adopt(locator: str, names: Sequence[str], options: Options | None = None) -> Sequence[TableName]:
-    """Hand the files of migrated tables to the lake."""
-    return open_lake(_lake(locator), options or Options()).adopt(names)
-
-
-def _lake(locator: str) -> Locator:
-    parsed = parse_locator(locator)
-    if parsed.format != "ducklake":
-        raise UsageError(f"{parsed} is not a DuckLake", hint="write ducklake:FILE")
-    return parsed
+def adopt(locator: str, names: Sequence[str], options: Options | None = None) -> Sequence[AdoptedTable]:
+    """Hand the files of migrated or published tables to where they were written."""
+    return open_holder(parse_locator(locator), options or Options()).adopt(names)

@@ -18,11 +18,13 @@ from bridge.model.table import Table, TableName
 from bridge.model.types import Field, FieldId
 
 __all__ = [
+    "AdoptedTable",
     "Bookmark",
     "Check",
     "CommitResult",
     "Fit",
     "Fitted",
+    "Holder",
     "Lake",
     "LakeTableInfo",
     "Notice",
@@ -98,6 +100,10 @@ class Remembers(Protocol):
         """Whether a bookmark's source is a table of this source, of now or then."""
         ...
 
+    def schemas(self) -> Sequence[str]:
+        """The names of its schemas, of now and then."""
+        ...
+
     def now(self, source: Mapping[str, str]) -> TableName | None:
         """The name under which it is there now, None when it is not."""
         ...
@@ -150,11 +156,12 @@ class Bookmark:
 @dataclass(frozen=True, slots=True)
 class Stale:
     """Source commits whose snapshots at the target cannot stay as they are, why, and whether the target can put others
-    in their place under the same numbers."""
+    in their place under the same numbers; `whole`: nothing of the table can stay."""
 
     commits: frozenset[str]
     why: str
     replaceable: bool
+    whole: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,10 +184,18 @@ class TargetTable:
 
 @runtime_checkable
 class Publishes(Protocol):
-    """A target whose tables of a namespace can be listed."""
+    """A target whose tables change with the source, and can be listed by namespace."""
 
     def published(self, namespace: tuple[str, ...]) -> Sequence[TargetTable]:
         """Those that we wrote."""
+        ...
+
+    def note_verified(self, writes: Sequence[TableWrite]) -> None:
+        """Remember that the tables as they are now were verified."""
+        ...
+
+    def verify_again(self, writes: Sequence[TableWrite]) -> Sequence[Check]:
+        """Whether tables with nothing to do are right: those that were verified as they are are not asked again."""
         ...
 
 
@@ -399,14 +414,35 @@ class LakeTableInfo:
 
 @dataclass(frozen=True, slots=True)
 class ReleasedTable:
-    """What was forgotten: registered files, and files that the lake wrote itself and that stay on disk."""
+    """What was forgotten: registered files, and files that were written for the table; they stay at `place`."""
 
     name: TableName
     files: int
     own_files: int
+    place: str = "on disk"
 
 
-class Lake(Protocol):
+@dataclass(frozen=True, slots=True)
+class AdoptedTable:
+    """A table that the files are now of, and what that means."""
+
+    name: TableName
+    meaning: str
+
+
+class Holder(Protocol):
+    """A place of tables that we wrote and that share their files with the source."""
+
+    def release(self, names: Sequence[str], discard: bool) -> Sequence[ReleasedTable]:
+        """Forget tables without touching a data file."""
+        ...
+
+    def adopt(self, names: Sequence[str]) -> Sequence[AdoptedTable]:
+        """Make the files the tables' own."""
+        ...
+
+
+class Lake(Holder, Protocol):
     """A lake that exists."""
 
     def describe(self) -> Mapping[str, object]:
@@ -415,12 +451,4 @@ class Lake(Protocol):
 
     def tables(self) -> Sequence[LakeTableInfo]:
         """Its live tables."""
-        ...
-
-    def release(self, names: Sequence[str], discard: bool) -> Sequence[ReleasedTable]:
-        """Forget migrated tables without touching a file."""
-        ...
-
-    def adopt(self, names: Sequence[str]) -> Sequence[TableName]:
-        """Hand the files of migrated tables to the lake."""
         ...

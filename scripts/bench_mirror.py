@@ -1,6 +1,7 @@
 """How much a round of a mirror costs that finds a small change in a large table.
 
-    python scripts/bench_mirror.py publish [FILES ...] [--backend duckdb|sqlite] [--snapshots N] [--pending N] [--profile]
+    python scripts/bench_mirror.py publish [FILES ...] [--backend duckdb|sqlite] [--snapshots N] [--pending N]
+        [--verify metadata|none] [--profile]
 
 `publish`: a lake with FILES data files of ten columns, spread over some snapshots, is published as Iceberg once. Then
 one append and one deletion of a single row are committed in the lake, each followed by a round whose work is measured
@@ -68,8 +69,8 @@ class Lake:
 
 def _more(made: duckdb.DuckDBPyConnection, count: int, snapshots: int) -> list[str]:
     """What makes of a table with one file, of snapshot 1, one with `count`."""
-    [(table, path, file, order)] = made.execute(
-        "SELECT table_id, path, data_file_id, coalesce(file_order, 0) FROM ducklake_data_file"
+    [(table, file, order)] = made.execute(
+        "SELECT table_id, data_file_id, coalesce(file_order, 0) FROM ducklake_data_file"
     ).fetchall()
     begin = f"1 + (n * {snapshots}) // {count}"
     new = f"range(1, {count}) AS r(n)"

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import click
 
 from bridge.errors import BridgeError, UsageError
+
+if TYPE_CHECKING:
+    from bridge.model.options import Options
 
 __all__ = ["cli", "main"]
 
@@ -30,6 +33,13 @@ def _option(name: str, *more: Any, **given: Any) -> Callable[..., Any]:
 
 _METADATA_SCHEMA = _option(
     "--metadata-schema", metavar="NAME", help="The lake's schema in a PostgreSQL database  [default: public]"
+)
+_TARGET_OPTION = _option(
+    "--target-option",
+    "target_options",
+    multiple=True,
+    metavar="KEY=VALUE",
+    help="A setting of the target iceberg-catalog:NAME, beside its configuration.",
 )
 _OPTIONS = (
     _option(
@@ -53,13 +63,7 @@ _OPTIONS = (
         metavar="KEY=VALUE",
         help="A setting of iceberg-catalog:NAME, beside its configuration.",
     ),
-    _option(
-        "--target-option",
-        "target_options",
-        multiple=True,
-        metavar="KEY=VALUE",
-        help="A setting of the target iceberg-catalog:NAME, beside its configuration.",
-    ),
+    _TARGET_OPTION,
     _option(
         "--format-version",
         type=click.Choice(["2", "3"]),
@@ -349,20 +353,25 @@ def inspect(
 
 
 @cli.command()
-@click.argument("lake")
+@click.argument("target")
 @_option("--table", "tables", multiple=True, required=True, metavar="NAME", help="A migrated table, SCHEMA.TABLE.")
-@_option("--discard-changes", is_flag=True, help="Also when the table was changed in the lake.")
+@_option("--discard-changes", is_flag=True, help="Also when the table was changed there.")
+@_TARGET_OPTION
 @_METADATA_SCHEMA
 @_JSON
 def release(
-    lake: str, tables: tuple[str, ...], discard_changes: bool, metadata_schema: str | None, as_json: bool
+    target: str,
+    tables: tuple[str, ...],
+    discard_changes: bool,
+    target_options: tuple[str, ...],
+    metadata_schema: str | None,
+    as_json: bool,
 ) -> None:
-    """Forget migrated tables without touching a file: how a trial is undone."""
+    """Forget migrated or published tables without touching a data file: how a trial is undone."""
     from bridge import app
     from bridge.cli import render
-    from bridge.model.options import Options
 
-    done = app.release(lake, tables, discard_changes, Options(metadata_schema=metadata_schema))
+    done = app.release(target, tables, discard_changes, _reaching(target_options, metadata_schema))
     if as_json:
         render.out_json(
             {"released": [{"table": str(each.name), "files": each.files, "own_files": each.own_files} for each in done]}
@@ -372,21 +381,30 @@ def release(
 
 
 @cli.command()
-@click.argument("lake")
+@click.argument("target")
 @_option("--table", "tables", multiple=True, required=True, metavar="NAME", help="A migrated table, SCHEMA.TABLE.")
+@_TARGET_OPTION
 @_METADATA_SCHEMA
 @_JSON
-def adopt(lake: str, tables: tuple[str, ...], metadata_schema: str | None, as_json: bool) -> None:
-    """Hand the files of migrated tables to the lake: its maintenance may delete them from now on."""
+def adopt(
+    target: str, tables: tuple[str, ...], target_options: tuple[str, ...], metadata_schema: str | None, as_json: bool
+) -> None:
+    """Hand the files of migrated or published tables over: the target's maintenance may delete them from now on."""
     from bridge import app
     from bridge.cli import render
+
+    done = app.adopt(target, tables, _reaching(target_options, metadata_schema))
+    if as_json:
+        render.out_json({"adopted": [str(each.name) for each in done]})
+    else:
+        render.out(*(f"adopted {each.name}: {each.meaning}" for each in done))
+
+
+def _reaching(target_options: tuple[str, ...], metadata_schema: str | None) -> Options:
+    """What it takes to reach a target."""
     from bridge.model.options import Options
 
-    done = app.adopt(lake, tables, Options(metadata_schema=metadata_schema))
-    if as_json:
-        render.out_json({"adopted": [str(each) for each in done]})
-    else:
-        render.out(*(f"adopted {each}: its files are the lake's own now" for each in done))
+    return Options(target_options=_pairs(target_options, "--target-option"), metadata_schema=metadata_schema)
 
 
 @cli.command()

@@ -34,7 +34,7 @@ def base_of(table: Table, held: TargetTable, definition: str, options: Options) 
         which = "a table of that name that was dropped since" if again else str(bookmark.source.get("location"))
         hint = "choose another name with --as"
         if held.listed is not None:
-            hint += f", or remove {name} from the target first"
+            hint += f", or release {name} at the target first"
         return Finding(Code.TARGET_EXISTS, str(table.name), f"{name} was migrated from {which}", hint)
     if bookmark.changed_by.startswith("dropped_table"):
         raise Conflict(
@@ -122,7 +122,7 @@ def rewound(
     `base` when all can, or when others cannot take their place and they leave."""
     place = {commit.id: index for index, commit in enumerate(table.commits)}
     again = {place[each] for each in stale.commits if each in place}
-    if not again and not (held.commits and held.commits <= stale.commits):
+    if not again and not stale.whole:
         return base, []
     kept = sorted(place[each] for each in held.commits if each in place)
     before = max((each for each in kept if each < min(again, default=0)), default=None)
@@ -136,4 +136,4 @@ def rewound(
         count = sum(before is None or each > before for each in kept)
         return before, [Finding(Code.HISTORY_REBUILT, str(table.name), f"{count} published snapshots: {why}")]
     said = f"{len(again)} published snapshots leave: {why}"
-    return base, [Finding(Code.HISTORY_TRIMMED, str(table.name), said)] if again else []
+    return base, [Finding(Code.HISTORY_TRIMMED, str(table.name), said)]

@@ -225,7 +225,7 @@ class LakeEngine:
 
 def _write(relation: _Relation, target: Target, local: str, left_out: np.ndarray) -> int:
     columns = [f"{sql} AS {identifier(field.name)}" for field, sql in projected(target.fields, relation.levels)]
-    ids = field_ids(target.fields)
+    ids, values = field_ids(target.fields), ", ".join(columns)
     if relation.row_id:
         columns.append(f"CAST({relation.row_id} AS BIGINT) AS {identifier(ROW_ID)}")
         ids = f"{ids[:-1]}, {identifier(ROW_ID)}: {ROW_ID_FIELD}}}"
@@ -238,7 +238,7 @@ def _write(relation: _Relation, target: Target, local: str, left_out: np.ndarray
     ]
     if settings.level is not None:
         options.append(f"COMPRESSION_LEVEL {int(settings.level)}")
-    if has_merged(relation.connection, ", ".join(columns), relation.sql, target.fields):
+    if has_merged(relation.connection, values, relation.sql, target.fields):
         options.append("DICTIONARY_SIZE_LIMIT 0")
     query = f"SELECT {', '.join(columns)} FROM {relation.sql}"
     if len(left_out):

@@ -167,6 +167,10 @@ class LakeSource:
         known = any(each.uuid == source.get("uuid") for each in self.state.tables)
         return known or is_within(source.get("location", ""), self.data_path)
 
+    def schemas(self) -> Sequence[str]:
+        """Dropped ones too, as far as the catalog still knows them."""
+        return sorted({each.name for each in self.state.schemas})
+
     def now(self, source: Mapping[str, str]) -> TableName | None:
         """Names change, ids do not."""
         return next((name for name, each in self._tables.items() if each.uuid == source.get("uuid")), None)

@@ -40,6 +40,7 @@ from bridge.ports import (
     Written,
 )
 from converters import storage
+from converters.iceberg.publish import verified
 from converters.iceberg.publish.asking import answers
 from converters.iceberg.publish.bookmark import bookmark_of, has_rewritten, kept_commits
 from converters.iceberg.publish.held import every_path, held_files, lost_snapshots
@@ -285,9 +286,20 @@ class IcebergTarget:
                 )
         except BaseException:
             for each in ready[len(done) :]:
-                each.published.discard()
+                if not self._may_be_named(each):
+                    each.published.discard()
             raise
         return CommitResult(tuple(done))
+
+    def _may_be_named(self, ready: _Ready) -> bool:
+        """Whether a commit that failed may have been made all the same; one that cannot be looked at may."""
+        try:
+            there = self._home.find(ready.write.name)
+        except BridgeError:
+            return True
+        written = frozenset(ready.published.written)
+        snapshots = () if there is None else there[1].metadata.get("snapshots") or ()
+        return any(each["manifest-list"] in written for each in snapshots)
 
     def _ready(self, write: TableWrite, progress: ProgressSink) -> _Ready:
         there = self._home.find(write.name)
@@ -370,6 +382,30 @@ class IcebergTarget:
             checks.append(Check(what, fault))
         return checks
 
+    def note_verified(self, writes: Sequence[TableWrite]) -> None:
+        """Beside each table's metadata."""
+        for write in writes:
+            there = self._home.find(write.name)
+            if there is not None and not unread(there[1].metadata):
+                verified.note(there[1], _newest_rows(write))
+
+    def verify_again(self, writes: Sequence[TableWrite]) -> Sequence[Check]:
+        """PyIceberg is asked about states of which nothing is noted."""
+        checks: list[Check] = []
+        asked: list[TableWrite] = []
+        for write in writes:
+            there = self._home.find(write.name)
+            if there is not None and verified.is_noted(there[1], _newest_rows(write)):
+                checks.append(Check(f"{write.name}: was verified as it is"))
+            else:
+                asked.append(write)
+        if asked:
+            told = self.verify(CommitResult(()), asked, False)
+            if not any(each.fault for each in told):
+                self.note_verified(asked)
+            checks += told
+        return checks
+
     def compare(self, name: TableName, commit: str, rows: Rows) -> Check:
         """EXCEPT ALL both ways between PyIceberg's rows and the source's."""
         from converters.iceberg.publish.comparing import difference
@@ -408,11 +444,21 @@ class IcebergTarget:
             )
         else:
             said.append("adopted:    the files are these tables' now; their maintenance may delete them.")
+        if not self._home.is_exclusive:
+            said.append(
+                f"careful:    the store of {self._home.shown} takes no conditional writes (If-None-Match) with these "
+                "credentials: two runs at the same instant are not kept apart there"
+            )
         said.append("catch up:   run the same command again")
-        said.append(
-            f"undo:       remove the tables' metadata from {shlex.quote(self._home.shown)}; no source file goes"
-        )
+        names = " ".join(f"--table {shlex.quote(str(write.name))}" for write in writes[:3])
+        said.append(f"take over:  ducklake-bridge adopt {shlex.quote(self._locator)} {names}")
+        said.append(f"undo:       ducklake-bridge release {shlex.quote(self._locator)} {names}; no data file goes")
         return said
+
+
+def _newest_rows(write: TableWrite) -> int:
+    count = len(write.table.commits)
+    return int(live_rows(write.files, count)[count - 1]) if count else 0
 
 
 def _listed(metadata: Mapping[str, Any], commit: str) -> frozenset[str]:
@@ -425,7 +471,7 @@ def _stale(metadata: Mapping[str, Any], replaces: bool, table: Table, files: Fil
     """Snapshots with files that the source merged, or with a type that a column cannot have any more."""
     kept = kept_commits(metadata)
     if replaces and (outgrown := outgrown_types(table, metadata)):
-        return Stale(frozenset(kept), f"{'; '.join(outgrown)}, which Iceberg has no promotion for", replaces)
+        return Stale(frozenset(kept), f"{'; '.join(outgrown)}, which Iceberg has no promotion for", replaces, True)
     lost = lost_snapshots(metadata, frozenset(files.table.column("path").to_pylist()))
     said = "they list files that the source has merged or removed since"
     said += "" if replaces else "; the catalog lets no snapshot be replaced"

@@ -70,8 +70,8 @@ def _failures() -> tuple[type[Exception], ...]:
     from pyiceberg import exceptions
 
     own = [each for each in vars(exceptions).values() if isinstance(each, type) and issubclass(each, Exception)]
-    plain = (ArithmeticError, AssertionError, AttributeError, LookupError, OSError, RuntimeError, TypeError, ValueError)
-    plain += (SystemError,)  # of its compiled decoder
+    plain: tuple[type[Exception], ...] = (ArithmeticError, AssertionError, AttributeError, LookupError, OSError)
+    plain += (RuntimeError, SystemError, TypeError, ValueError)  # SystemError is of its compiled decoder
     return (*own, pa.ArrowException, *plain)
 
 

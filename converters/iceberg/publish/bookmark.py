@@ -8,7 +8,17 @@ from typing import Any
 
 from bridge.ports import Bookmark, TableWrite
 
-__all__ = ["COMMIT", "PROPERTY", "TIME", "bookmark_of", "has_rewritten", "kept_commits", "property_text", "refs_of"]
+__all__ = [
+    "COMMIT",
+    "PROPERTY",
+    "TIME",
+    "bookmark_of",
+    "foreign",
+    "has_rewritten",
+    "kept_commits",
+    "property_text",
+    "refs_of",
+]
 
 PROPERTY = "ducklake-bridge.bookmark"
 COMMIT = "ducklake-bridge.source-commit"
@@ -96,6 +106,20 @@ def _changed(metadata: Mapping[str, Any], said: Mapping[str, Any]) -> tuple[str,
     if ids != said["layout"][:-1] or not isinstance(columns, int) or columns > said["layout"][-1]:
         return "its schema, partitioning or sort order", False
     return "", False
+
+
+def foreign(metadata: Mapping[str, Any]) -> str:
+    """The first thing in the metadata that is not ours, "" for none: a change since we wrote it, a snapshot beside the
+    main line, a reference."""
+    bookmark = bookmark_of(metadata)
+    if bookmark is not None and bookmark.changed_by:
+        return bookmark.changed_by
+    ours = set(kept_commits(metadata).values())
+    others = (each["snapshot-id"] for each in metadata.get("snapshots") or () if each["snapshot-id"] not in ours)
+    if (snapshot := next(others, None)) is not None:
+        return f"snapshot {snapshot}"
+    refs = (each for each in metadata.get("refs") or () if each != "main" and each not in refs_of(metadata))
+    return next((f"reference {each}" for each in refs), "")
 
 
 def kept_commits(metadata: Mapping[str, Any]) -> dict[str, int]:

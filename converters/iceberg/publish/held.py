@@ -53,10 +53,10 @@ def as_of(metadata: Mapping[str, Any], snapshot: int | None) -> Mapping[str, Any
 
 @dataclass(frozen=True, slots=True)
 class Concerned:
-    """Paths of data files that may leave, and of those whose deletes may; nothing else of the target changes."""
+    """Paths of data files that are looked for, and of those whose deletes are; nothing else of the target changes."""
 
-    leaving: frozenset[str]
-    touched: frozenset[str]
+    data: frozenset[str]
+    deletes: frozenset[str]
 
 
 _NOTHING = np.zeros(0, dtype=np.int64)
@@ -68,9 +68,9 @@ def held_state(
     unknown: int,
     concerned: Concerned | None = None,
 ) -> State:
-    """The state to go on from; manifests that name none of the files concerned are passed over. `number_of` gives the number and the record count of a live data file by (0, path) and
-    of the deletes of a data file by (1, its path); what is listed beside them, or with other deletes, gets numbers from
-    `unknown` on."""
+    """The state to go on from; manifests that name none of the files concerned are passed over. `number_of` gives the
+    number and the record count of a live data file by (0, path) and of the deletes of a data file by (1, its path); what
+    is listed beside them, or with other deletes, gets numbers from `unknown` on."""
     if metadata is None:
         return State()
     state = State(
@@ -82,7 +82,7 @@ def held_state(
     state.snapshot = int(snapshot["snapshot-id"])
     state.totals = {name: int(snapshot["summary"].get(name, 0)) for name in _TOTALS}
     for stored in read_records(storage.read(snapshot["manifest-list"], "manifest list")):
-        wanted = None if concerned is None else concerned.touched if stored["content"] else concerned.leaving
+        wanted = None if concerned is None else concerned.deletes if stored["content"] else concerned.data
         content_ = _mentioning(stored, wanted)
         if content_ is None:
             state.manifests.append(manifest_of(stored, _NOTHING))
@@ -116,8 +116,8 @@ def _mentioning(stored: Mapping[str, Any], texts: Collection[str] | None) -> byt
 def held_files(
     metadata: Mapping[str, Any], commit: str = "", texts: Collection[str] | None = None
 ) -> list[tuple[str, int]]:
-    """(path, record count) of the data files that the newest snapshot lists, or that of a source commit; with `texts` at
-    least of those in whose path one of them is."""
+    """(path, record count) of the data files that the newest snapshot lists, or that of a source commit; with `texts`
+    at least of those in whose path one of them is."""
     if commit:
         metadata = {**metadata, "current-snapshot-id": kept_commits(metadata).get(commit)}
     snapshot, found = _current(metadata), []
