@@ -69,8 +69,8 @@ def held_state(
     concerned: Concerned | None = None,
 ) -> State:
     """The state to go on from; manifests that name none of the files concerned are passed over. `number_of` gives the
-    number and the record count of a live data file by (0, path) and of the deletes of a data file by (1, its path); what
-    is listed beside them, or with other deletes, gets numbers from `unknown` on."""
+    number and the record count of a live data file by (0, path) and of the deletes of a data file by (1, its path);
+    what is listed beside them, or with other deletes, gets numbers from `unknown` on."""
     if metadata is None:
         return State()
     state = State(

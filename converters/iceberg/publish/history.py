@@ -28,7 +28,8 @@ from converters.iceberg.publish.manifest_files import (
 
 __all__ = ["Counts", "Entries", "Made", "State", "publish"]
 
-_MANIFEST, _PASSING = 8_000, 500
+_MANIFEST, _PASSING = 2_000, 500
+"""Entries of a manifest. Removing a file writes its manifest anew, at a third of a millisecond an entry."""
 _TIER = 16
 
 
@@ -211,7 +212,12 @@ class _Publication:
             if each.snapshot != snapshot and 0 < each.live < largest // 2:
                 tier = (each.live.bit_length() - 1) // 4
                 tiers.setdefault((each.spec, each.content, each.passing, tier), []).append(key)
-        return [keys[:_TIER] for keys in tiers.values() if len(keys) >= _TIER]
+        return [self._together(keys[:_TIER]) for keys in tiers.values() if len(keys) >= _TIER]
+
+    def _together(self, keys: list[int]) -> list[int]:
+        """As many of some manifests, two at least, as make no larger one than is written at once."""
+        sizes = np.cumsum([self._held[key].live for key in keys])
+        return keys[: max(2, int(np.searchsorted(sizes, _MANIFEST, side="right")))]
 
 
 class _Writer:
