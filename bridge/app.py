@@ -18,11 +18,13 @@ from bridge.model.options import Options
 from bridge.model.table import Table, TableName
 from bridge.model.types import Expression
 from bridge.planning.objects import plan_objects
+from bridge.planning.onward import is_restored
 from bridge.planning.plan import Action, ObjectPlan, Plan, TablePlan
 from bridge.planning.planner import blocked_table, decide, definition_of
 from bridge.planning.rebase import rebase
 from bridge.planning.selection import concerned, select, select_objects, targets
 from bridge.ports import (
+    AdoptedTable,
     Bookmark,
     Check,
     CommitResult,
@@ -39,7 +41,7 @@ from bridge.ports import (
     Target,
     TargetTable,
 )
-from bridge.registry import open_engine, open_lake, open_source, open_target
+from bridge.registry import open_engine, open_holder, open_lake, open_source, open_target
 from bridge.verification.rows import check_rows
 
 __all__ = ["Inspection", "Report", "adopt", "inspect", "migrate", "plan", "release", "verify"]
@@ -111,7 +113,13 @@ def plan(source: str, target: str, options: Options | None = None, progress: Pro
 def _plan(ends: Ends, options: Options, progress: ProgressSink) -> tuple[Plan, Mapping[TableName, TargetTable]]:
     from_, opened, lake = ends.from_, ends.source, ends.target
     beside = opened.objects()
-    chosen = select(opened.tables(), options, beside.objects)
+    try:
+        chosen = select(opened.tables(), options, beside.objects)
+    except UsageError:
+        # nothing is left of what was published: that is the answer
+        chosen = []
+        if not concerned(_left_behind(opened, lake, {}), options):
+            raise
     names = targets(chosen, options, lake.rename)
     clashes = _clashes(names)
     held = lake.lookup(list(names.values()))
@@ -150,7 +158,8 @@ def _left_behind(opened: Source, lake: Target, names: Mapping[TableName, TableNa
         return []
     kept = {str(each).casefold() for each in (*names.values(), *map(lake.rename, opened.tables()))}
     found = []
-    for namespace in sorted({each.namespace for each in names.values()}):
+    known = {lake.rename(TableName((each,), "")).namespace for each in opened.schemas()} if not names else set()
+    for namespace in sorted(known | {each.namespace for each in names.values()}):
         for each in lake.published(namespace):
             source = each.bookmark.source if each.bookmark else {}
             if str(each.name).casefold() in kept or not opened.gave(source):
@@ -158,7 +167,7 @@ def _left_behind(opened: Source, lake: Target, names: Mapping[TableName, TableNa
             now = opened.now(source)
             said = f"{each.name} was published from {source.get('location')}, which is "
             said += f"called {now} now" if now else "not in the lake any more"
-            hint = f"remove {each.name} from the target where nobody needs it"
+            hint = f"release {each.name} at the target where nobody needs it"
             found.append(Notice(each.name, Finding(Code.PUBLISHED_STAYS, str(each.name), said, hint)))
     return found
 
@@ -252,14 +261,17 @@ def _read(source: Source, name: TableName, there: TargetTable | None, options: O
 def _files(opened: SourceTable, there: TargetTable | None, options: Options, progress: ProgressSink) -> Read:
     """All files, or what came after the commit that the target holds."""
     table, mark = opened.table, None if there is None else there.bookmark
-    held = "" if mark is None else mark.commit
     try:
-        files = opened.files(progress, _since(table, mark, options))
-        return table, files, bool(held) and all(each.id != held for each in table.commits)
+        return table, opened.files(progress, _since(table, there, options)), mark is not None and _lost(table, mark)
     except Expired:
         if not options.follow:
             raise
         return table, opened.files(progress), True
+
+
+def _lost(table: Table, mark: Bookmark) -> bool:
+    """Whether the source's line has not the commit that the target holds."""
+    return bool(mark.commit) and (is_restored(table, mark) or all(each.id != mark.commit for each in table.commits))
 
 
 def _decided(
@@ -283,10 +295,10 @@ def _decided(
             code = next((each for each in Code if each.text == error.code), Code.METADATA_UNREADABLE)
             return blocked_table(name, target, Finding(code, str(name), error.message, error.hint))
         mark = None if there is None else there.bookmark
-        if lost and mark is not None and _follows(table, mark, options):
+        if lost and there is not None and mark is not None and _follows(table, there, mark, options):
             progress.step(f"{name}: it went another way, comparing everything")
             known = lake.holds(target)
-            table, files = rebase(table, files, mark.commit, known, lake.standing(target), lake.rewritten(target))
+            table, files = rebase(table, files, mark.commit, known, lake.standing(target), lake.rewritten(target, ""))
         said = list(lake.review(table, target, options))
         overlap = lake.overlaps(table.root or table.location, files)
         said += [each for each in (overlap, clash) if each is not None]
@@ -298,15 +310,21 @@ def _decided(
         return blocked_table(name, target, Finding(Code.TARGET_CONFLICT, str(name), error.message, error.hint))
 
 
-def _follows(table: Table, mark: Bookmark, options: Options) -> bool:
-    """Whether a table whose line has not the commit that the target holds is to be followed all the same."""
+def _follows(table: Table, there: TargetTable, mark: Bookmark, options: Options) -> bool:
+    """Whether a table whose line has not the commit that the target holds is to be followed by a difference. What is
+    published of a lake goes on from its own list of files."""
+    if there.listed is not None and table.format == "ducklake":
+        return False
     ours = mark.source.get("uuid") == table.uuid and not mark.changed_by and not table.imported
     return ours and options.follow and options.at is None and bool(table.commits)
 
 
-def _since(table: Table, mark: Bookmark | None, options: Options) -> int | None:
+def _since(table: Table, there: TargetTable | None, options: Options) -> int | None:
     """The commit index that the target holds, where only what came later is to be read."""
+    mark = None if there is None else there.bookmark
     if mark is None or not mark.commit or mark.source.get("uuid") != table.uuid or mark.changed_by:
+        return None
+    if (there is not None and there.whole) or is_restored(table, mark):
         return None
     if (options.ownership or mark.ownership) == "adopt":  # a file that comes back must be seen
         return None
@@ -338,6 +356,8 @@ def carry_out(ends: Ends, options: Options, progress: ProgressSink) -> Report:
     if options.verify == "rows":
         for each in made.writes:
             checks += check_rows(opened.open(each.source), lake, each.target, each.first, progress)
+    if options.verify != "none" and isinstance(lake, Publishes) and not any(each.fault for each in checks):
+        lake.note_verified(writes)
     return Report(made, result, tuple(checks), tuple(lake.closing_words(result, writes)), held)
 
 
@@ -351,10 +371,10 @@ def _still_right(made: Plan, lake: Target, progress: ProgressSink) -> list[Check
         counted = all(said.finding.code is not Code.ROW_COUNT for said in files.problems)
         if counted and files.equality(max(len(table.commits) - 1, 0)) is None:
             plans.append(each)
-    if not plans:
+    if not plans or not isinstance(lake, Publishes):
         return []
     progress.step("verifying what is there")
-    return list(lake.verify(CommitResult(()), writes_of(tuple(plans)), False))
+    return list(lake.verify_again(writes_of(tuple(plans))))
 
 
 def verify(
@@ -460,17 +480,10 @@ def inspect(locator: str, options: Options | None = None) -> Inspection:
 def release(
     locator: str, names: Sequence[str], discard: bool = False, options: Options | None = None
 ) -> Sequence[ReleasedTable]:
-    """Forget migrated tables without touching a file."""
-    return open_lake(_lake(locator), options or Options()).release(names, discard)
+    """Forget tables that were migrated or published, without touching a data file."""
+    return open_holder(parse_locator(locator), options or Options()).release(names, discard)
 
 
-def adopt(locator: str, names: Sequence[str], options: Options | None = None) -> Sequence[TableName]:
-    """Hand the files of migrated tables to the lake."""
-    return open_lake(_lake(locator), options or Options()).adopt(names)
-
-
-def _lake(locator: str) -> Locator:
-    parsed = parse_locator(locator)
-    if parsed.format != "ducklake":
-        raise UsageError(f"{parsed} is not a DuckLake", hint="write ducklake:FILE")
-    return parsed
+def adopt(locator: str, names: Sequence[str], options: Options | None = None) -> Sequence[AdoptedTable]:
+    """Hand the files of migrated or published tables to where they were written."""
+    return open_holder(parse_locator(locator), options or Options()).adopt(names)

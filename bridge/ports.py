@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from enum import Enum
@@ -18,11 +18,13 @@ from bridge.model.table import Table, TableName
 from bridge.model.types import Field, FieldId
 
 __all__ = [
+    "AdoptedTable",
     "Bookmark",
     "Check",
     "CommitResult",
     "Fit",
     "Fitted",
+    "Holder",
     "Lake",
     "LakeTableInfo",
     "Mirrors",
@@ -37,6 +39,7 @@ __all__ = [
     "Silent",
     "Source",
     "SourceTable",
+    "Stale",
     "TableWrite",
     "Target",
     "TargetTable",
@@ -98,6 +101,10 @@ class Remembers(Protocol):
         """Whether a bookmark's source is a table of this source, of now or then."""
         ...
 
+    def schemas(self) -> Sequence[str]:
+        """The names of its schemas, of now and then."""
+        ...
+
     def now(self, source: Mapping[str, str]) -> TableName | None:
         """The name under which it is there now, None when it is not."""
         ...
@@ -148,6 +155,19 @@ class Bookmark:
     changed_by: str = ""
     maintained: bool = False
     """Whether `changed_by` rearranged files only, so that no row is other than the source's."""
+    time: int | None = None
+    """The own time of `commit`, where its id alone does not tell it from every other; None: not known."""
+
+
+@dataclass(frozen=True, slots=True)
+class Stale:
+    """Source commits whose snapshots at the target cannot stay as they are, why, and whether the target can put others
+    in their place under the same numbers; `whole`: nothing of the table can stay."""
+
+    commits: frozenset[str]
+    why: str
+    replaceable: bool
+    whole: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,17 +178,30 @@ class TargetTable:
     bookmark: Bookmark | None
     commits: frozenset[str] = frozenset()
     """The source commits that it lists a snapshot for, where it can drop them alone."""
-    listed: Callable[[], frozenset[str]] | None = None
-    """The data files of its newest state, by path and, those that we wrote, by output_name of their source; for targets
-    that take up a difference in files between the source's state and theirs. None for those that refuse one."""
+    listed: Callable[[str], frozenset[str]] | None = None
+    """The data files of its state at a source commit ("": its newest), by path and, those that we wrote, by output_name
+    of their source; for targets that take up a difference in files between the source's state and theirs. None for
+    those that refuse one."""
+    stale: Callable[[Table, Files], Stale] | None = None
+    """What of it the source has overtaken."""
+    whole: bool = False
+    """Whether the next run has to look at every file, whatever it holds."""
 
 
 @runtime_checkable
 class Publishes(Protocol):
-    """A target whose tables of a namespace can be listed."""
+    """A target whose tables change with the source, and can be listed by namespace."""
 
     def published(self, namespace: tuple[str, ...]) -> Sequence[TargetTable]:
         """Those that we wrote."""
+        ...
+
+    def note_verified(self, writes: Sequence[TableWrite]) -> None:
+        """Remember that the tables as they are now were verified."""
+        ...
+
+    def verify_again(self, writes: Sequence[TableWrite]) -> Sequence[Check]:
+        """Whether tables with nothing to do are right: those that were verified as they are are not asked again."""
         ...
 
 
@@ -195,7 +228,7 @@ class TableWrite:
     """Everything a target needs to write one table.
 
     `first` is the first commit index to carry: everything live there is loaded as it stands. `base` is the commit
-    index that the target already holds (first == base then), None for a new table.
+    index that the target already holds (first == base then), None for a new table and for one that is made anew.
     """
 
     name: TableName
@@ -208,7 +241,9 @@ class TableWrite:
     plan: str
     ownership: str
     held: str | None = None
-    """The source commit that the target's state is of: that of `base`, or one that the source has expired since."""
+    """The source commit that the target's state is of: that of `base`, or a later one; None for a new table."""
+    onto: str = ""
+    """The commit of `base` when what the target holds after it is made anew."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -289,17 +324,19 @@ class Target(Protocol):
         """Where and how files of a table are written under a plan."""
         ...
 
-    def rewritten(self, name: TableName) -> Mapping[str, Sequence[tuple[str, int]]]:
-        """(path, record count) of the live files that earlier runs wrote for a table, in order, by output_name of their
-        source."""
+    def rewritten(
+        self, name: TableName, commit: str, of: Collection[str] | None = None
+    ) -> Mapping[str, Sequence[tuple[str, int]]]:
+        """(path, record count) of the files that earlier runs wrote for a table, in order, by output_name of their
+        source: those that are live now, or at a source commit; with `of` at least those of these names."""
         ...
 
     def left_out(self, path: str) -> Any:
         """The positions, ascending, of the source's rows that were left out of a rewritten file and those after it."""
         ...
 
-    def registered(self, name: TableName, paths: Sequence[str]) -> frozenset[str]:
-        """Those of the paths that are live files of a table."""
+    def registered(self, name: TableName, paths: Sequence[str], commit: str) -> frozenset[str]:
+        """Those of the paths that are live files of a table, now or at a source commit."""
         ...
 
     def standing(self, name: TableName) -> Standing:
@@ -401,14 +438,35 @@ class LakeTableInfo:
 
 @dataclass(frozen=True, slots=True)
 class ReleasedTable:
-    """What was forgotten: registered files, and files that the lake wrote itself and that stay on disk."""
+    """What was forgotten: registered files, and files that were written for the table; they stay at `place`."""
 
     name: TableName
     files: int
     own_files: int
+    place: str = "on disk"
 
 
-class Lake(Protocol):
+@dataclass(frozen=True, slots=True)
+class AdoptedTable:
+    """A table that the files are now of, and what that means."""
+
+    name: TableName
+    meaning: str
+
+
+class Holder(Protocol):
+    """A place of tables that we wrote and that share their files with the source."""
+
+    def release(self, names: Sequence[str], discard: bool) -> Sequence[ReleasedTable]:
+        """Forget tables without touching a data file."""
+        ...
+
+    def adopt(self, names: Sequence[str]) -> Sequence[AdoptedTable]:
+        """Make the files the tables' own."""
+        ...
+
+
+class Lake(Holder, Protocol):
     """A lake that exists."""
 
     def describe(self) -> Mapping[str, object]:
@@ -417,12 +475,4 @@ class Lake(Protocol):
 
     def tables(self) -> Sequence[LakeTableInfo]:
         """Its live tables."""
-        ...
-
-    def release(self, names: Sequence[str], discard: bool) -> Sequence[ReleasedTable]:
-        """Forget migrated tables without touching a file."""
-        ...
-
-    def adopt(self, names: Sequence[str]) -> Sequence[TableName]:
-        """Hand the files of migrated tables to the lake."""
         ...

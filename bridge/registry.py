@@ -8,9 +8,19 @@ from typing import Any, cast
 from bridge.errors import UsageError
 from bridge.locators import Locator
 from bridge.model.options import Options
-from bridge.ports import Lake, RowEngine, Source, Target
+from bridge.ports import Holder, Lake, RowEngine, Source, Target
 
-__all__ = ["engine", "extensions", "open_engine", "open_lake", "open_source", "open_target", "readers", "type_choices"]
+__all__ = [
+    "engine",
+    "extensions",
+    "open_engine",
+    "open_holder",
+    "open_lake",
+    "open_source",
+    "open_target",
+    "readers",
+    "type_choices",
+]
 
 _SOURCES = {
     "iceberg": "converters.iceberg.reader:open_source",
@@ -24,6 +34,11 @@ _TARGETS = {
     "iceberg-catalog": "converters.iceberg.writer:open_catalog_target",
 }
 _LAKES = {"ducklake": "converters.ducklake.lake:open_lake"}
+_HOLDERS = {
+    **_LAKES,
+    "iceberg": "converters.iceberg.giving_back:open_tables",
+    "iceberg-catalog": "converters.iceberg.giving_back:open_catalog_tables",
+}
 _ENGINES = {
     "duckdb": "converters.duckdb_file.engine:open_engine",
     "ducklake": "converters.ducklake.engine:open_engine",
@@ -65,8 +80,13 @@ def open_target(locator: Locator, options: Options) -> Target:
     return cast(Target, _load(_TARGETS, locator, "target")(locator.rest, options))
 
 
+def open_holder(locator: Locator, options: Options) -> Holder:
+    """The tables of ours behind a locator, for releasing and adopting them."""
+    return cast(Holder, _load(_HOLDERS, locator, "target")(locator.rest, options))
+
+
 def open_lake(locator: Locator, options: Options) -> Lake:
-    """The lake behind a locator, for looking at it, releasing and adopting tables."""
+    """The lake behind a locator, for looking at it."""
     return cast(Lake, _load(_LAKES, locator, "lake")(locator.rest, options))
 
 

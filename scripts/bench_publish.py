@@ -40,6 +40,8 @@ class Made:
     """Files as a reader gives them."""
 
     mappings = ()
+    since = None
+    rest = 0
     problems = ()
     findings = ()
 
@@ -57,6 +59,7 @@ class Made:
             schema=DATA_FILES,
         )  # fmt: skip
         which = np.arange(deletes)
+        self.partitions: dict[int, tuple[str, ...]] = {}
         self.deletes = pa.table(
             [pa.array(which), pa.array(which % 100), pa.array(np.full(deletes, snapshots - 1))], schema=DELETED_ROWS
         )

@@ -5,8 +5,8 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from converters.iceberg.publish.review import word
 from converters.iceberg.type_matrix import MATRIX, READERS, Verdict
+from converters.iceberg.types import word
 
 README = Path(__file__).resolve().parents[1] / "README.md"
 START, END = "<!-- type matrix -->", "<!-- end of type matrix -->"

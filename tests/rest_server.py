@@ -36,6 +36,7 @@ VIEWS = [
 WRITES = [
     f"POST /v1/{{prefix}}/namespaces{rest}" for rest in ("", "/{namespace}/register", "/{namespace}/tables/{table}")
 ]
+WRITES.append("DELETE /v1/{prefix}/namespaces/{namespace}/tables/{table}")
 
 
 class Catalog(BaseHTTPRequestHandler):
@@ -73,6 +74,14 @@ class Catalog(BaseHTTPRequestHandler):
             self.answer(401, json.dumps(refused).encode())
             return
         self.say({"access_token": state["token"], "token_type": "bearer", "expires_in": 3600})
+
+    def do_DELETE(self) -> None:
+        """A table is dropped; what it was of stays."""
+        state = json.loads(STATE.read_text())
+        _, _, levels, _, name = [unquote(each) for each in urlsplit(self.path).path.strip("/").split("/")[1:]]
+        kept = [each for each in state["tables"] if (SEPARATOR.join(each["levels"]), each["name"]) != (levels, name)]
+        self.keep({**state, "tables": kept})
+        self.answer(204, b"")
 
     def do_GET(self) -> None:
         state = json.loads(STATE.read_text())

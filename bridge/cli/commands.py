@@ -12,6 +12,7 @@ from bridge.cli.options import (
     MAP_PREFIX,
     METADATA_SCHEMA,
     SOURCE_OPTION,
+    TARGET_OPTION,
     VERIFY,
     option,
     options_of,
@@ -132,19 +133,18 @@ def inspect(locator: str, as_json: bool, **given: Any) -> None:
 
 
 @click.command()
-@click.argument("lake")
+@click.argument("target")
 @option("--table", "tables", multiple=True, required=True, metavar="NAME", help="A migrated table, SCHEMA.TABLE.")
-@option("--discard-changes", is_flag=True, help="Also when the table was changed in the lake.")
+@option("--discard-changes", is_flag=True, help="Also when the table was changed there.")
+@TARGET_OPTION
 @METADATA_SCHEMA
 @JSON
-def release(
-    lake: str, tables: tuple[str, ...], discard_changes: bool, metadata_schema: str | None, as_json: bool
-) -> None:
-    """Forget migrated tables without touching a file: how a trial is undone."""
+def release(target: str, tables: tuple[str, ...], discard_changes: bool, as_json: bool, **given: Any) -> None:
+    """Forget migrated or published tables without touching a data file: how a trial is undone."""
     from bridge import app
     from bridge.cli import render
 
-    done = app.release(lake, tables, discard_changes, options_of(metadata_schema=metadata_schema))
+    done = app.release(target, tables, discard_changes, options_of(**given))
     if as_json:
         render.out_json(
             {"released": [{"table": str(each.name), "files": each.files, "own_files": each.own_files} for each in done]}
@@ -154,20 +154,21 @@ def release(
 
 
 @click.command()
-@click.argument("lake")
+@click.argument("target")
 @option("--table", "tables", multiple=True, required=True, metavar="NAME", help="A migrated table, SCHEMA.TABLE.")
+@TARGET_OPTION
 @METADATA_SCHEMA
 @JSON
-def adopt(lake: str, tables: tuple[str, ...], metadata_schema: str | None, as_json: bool) -> None:
-    """Hand the files of migrated tables to the lake: its maintenance may delete them from now on."""
+def adopt(target: str, tables: tuple[str, ...], as_json: bool, **given: Any) -> None:
+    """Hand the files of migrated or published tables over: the target's maintenance may delete them from now on."""
     from bridge import app
     from bridge.cli import render
 
-    done = app.adopt(lake, tables, options_of(metadata_schema=metadata_schema))
+    done = app.adopt(target, tables, options_of(**given))
     if as_json:
-        render.out_json({"adopted": [str(each) for each in done]})
+        render.out_json({"adopted": [str(each.name) for each in done]})
     else:
-        render.out(*(f"adopted {each}: its files are the lake's own now" for each in done))
+        render.out(*(f"adopted {each.name}: {each.meaning}" for each in done))
 
 
 @click.command()

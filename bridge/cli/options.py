@@ -17,8 +17,8 @@ from bridge.model.findings import acceptable
 from bridge.model.options import Options
 from bridge.model.paths import PathMap, parse_prefix
 
-__all__ = ["JSON", "MAP_PREFIX", "METADATA_SCHEMA", "SOURCE_OPTION", "following", "interval", "option", "options_of"]
-__all__ += ["selecting", "shared"]
+__all__ = ["JSON", "MAP_PREFIX", "METADATA_SCHEMA", "SOURCE_OPTION", "TARGET_OPTION", "following", "interval", "option"]
+__all__ += ["options_of", "selecting", "shared"]
 
 _COMMANDS = ("PLAN", "MIGRATE", "MIRROR", "STATUS", "VERIFY", "INSPECT", "RELEASE", "ADOPT", "DOCTOR")
 _INTERVAL = re.compile(r"(?:([0-9]{1,9})d)?(?:([0-9]{1,9})h)?(?:([0-9]{1,9})m)?(?:([0-9]{1,9})s)?")
@@ -104,6 +104,14 @@ SOURCE_OPTION = option(
     metavar="KEY=VALUE",
     help="A setting of iceberg-catalog:NAME, beside its configuration.",
 )
+TARGET_OPTION = option(
+    "--target-option",
+    "target_options",
+    multiple=True,
+    callback=_keyed,
+    metavar="KEY=VALUE",
+    help="A setting of the target iceberg-catalog:NAME, beside its configuration.",
+)
 JSON = option("--json", "as_json", is_flag=True, help="One JSON document on standard output.")
 _SELECTING = (
     option(
@@ -121,14 +129,7 @@ _SELECTING = (
         help="Name in the target; {namespace} and {table} are replaced.",
     ),
     SOURCE_OPTION,
-    option(
-        "--target-option",
-        "target_options",
-        multiple=True,
-        callback=_keyed,
-        metavar="KEY=VALUE",
-        help="A setting of the target iceberg-catalog:NAME, beside its configuration.",
-    ),
+    TARGET_OPTION,
     option("--data-path", metavar="URI", help="Where a new lake writes its own files."),
     METADATA_SCHEMA,
     MAP_PREFIX,

@@ -429,7 +429,7 @@ def released_text(released: Sequence[ReleasedTable]) -> list[str]:
     """What release did, for people."""
     lines = []
     for each in released:
-        own = f"; {each.own_files} files that the lake wrote itself stay on disk" if each.own_files else ""
+        own = f"; {each.own_files} files that were written for it stay {each.place}" if each.own_files else ""
         lines.append(f"released {each.name}: {each.files} files forgotten, none touched{own}")
     return lines
 

@@ -36,6 +36,7 @@ def writes_of(tables: tuple[TablePlan, ...]) -> list[TableWrite]:
                 plan=each.id,
                 ownership=each.ownership,
                 held=each.held,
+                onto=each.onto,
             )
         )
     return writes

@@ -114,7 +114,10 @@ def _earlier(each: TablePlan, files: Files, base: int, target: Target) -> dict[i
         return {}
     facts = files.table.select(["path", "record_count"]).take(pa.array(rows))
     paths, counts = facts.column("path").to_pylist(), facts.column("record_count").to_pylist()
-    known, deletes = target.rewritten(each.target), _Deletes(files)
+    if not len(rows):
+        return {}
+    names = None if files.since is None else frozenset(map(output_name, paths))
+    known, deletes = target.rewritten(each.target, each.onto, names), _Deletes(files)
     found: dict[int, _Pieces] = {}
     dead: dict[int, str] = {}
     for row, path, count in zip(rows.tolist(), paths, counts, strict=True):
@@ -134,7 +137,7 @@ def _earlier(each: TablePlan, files: Files, base: int, target: Target) -> dict[i
             dead[row] = path
     if dead:
         # a file without a row that lives is rewritten to nothing: what becomes of it changes nothing in the target
-        there = target.registered(each.target, tuple(dead.values()))
+        there = target.registered(each.target, tuple(dead.values()), each.onto)
         found |= {row: _Pieces() for row, path in dead.items() if path not in there}
     return found
 

@@ -13,7 +13,8 @@ from bridge.locators import parse_locator
 from bridge.model.findings import Finding
 from bridge.model.options import Options
 from bridge.model.table import Table, TableName
-from bridge.planning.planner import definition_of, held_state
+from bridge.planning.onward import base_of
+from bridge.planning.planner import definition_of
 from bridge.planning.selection import select, targets
 from bridge.ports import ProgressSink, Silent, Source, SourceTable, TargetTable
 from bridge.registry import open_source, open_target
@@ -146,7 +147,7 @@ def _verdict(table: Table, held: TargetTable | None, options: Options) -> _Verdi
         return _Verdict(Standing.ABSENT, -1, "not migrated yet")
     changed = held.bookmark.changed_by if held.bookmark is not None else ""
     try:
-        base = held_state(table, held, definition_of(table), options)
+        base = base_of(table, held, definition_of(table), options)
     except Conflict as error:
         ids = [each.id for each in table.commits]
         place = ids.index(held.bookmark.commit) if held.bookmark and held.bookmark.commit in ids else None

@@ -111,6 +111,11 @@ class Files(Protocol):
         ...
 
     @property
+    def rest(self) -> int | None:
+        """The live rows, at any commit from `since` on, of the files that are left out; None when it is not told."""
+        ...
+
+    @property
     def problems(self) -> tuple[FileProblem, ...]:
         """What forbids registering some of the files."""
         ...
@@ -144,7 +149,8 @@ class Files(Protocol):
 
 
 def live_rows(files: Files, commits: int) -> np.ndarray:
-    """Live rows at each commit, from the files and their deleted positions, and one number for what comes after."""
+    """Live rows at each commit from Files.since on, from the files and their deleted positions, and one number for what
+    comes after; less those of files that are left out where Files.rest is None."""
     change = np.zeros(commits + 1, dtype=np.int64)
     counts = files.table.column("record_count").to_numpy()
     np.add.at(change, files.table.column("begin").to_numpy(), counts)
@@ -152,7 +158,7 @@ def live_rows(files: Files, commits: int) -> np.ndarray:
     np.subtract.at(change, ends, counts)
     np.subtract.at(change, files.deletes.column("begin").to_numpy(), 1)
     np.add.at(change, ends[files.deletes.column("file").to_numpy()], 1)
-    return np.cumsum(change)
+    return np.cumsum(change) + (files.rest or 0)
 
 
 class Rearranged:
@@ -175,6 +181,7 @@ class Rearranged:
         self.table = table
         self.deletes = deletes
         self.since = before.since
+        self.rest = before.rest
         self.mappings = before.mappings
         self.partitions = partitions or {}
         self.findings = (*before.findings, *findings)

@@ -106,6 +106,11 @@ class Code(Enum):
         _NOTE,
         "a table that was published before is gone or renamed at the source; it stays what it was",
     )
+    HISTORY_REBUILT = (
+        "history-rebuilt",
+        _NOTE,
+        "published snapshots are written anew under their numbers, as the source shows them now",
+    )
     EMPTY_NAMESPACE = ("empty-namespace", _NOTE, "a namespace without tables is not created")
 
     TYPE_NARROWED = (

@@ -66,6 +66,8 @@ class TablePlan:
     """Row numbers in `data` of the files to rewrite."""
     held: str | None = None
     """The source commit that the target holds; the source may have expired it."""
+    onto: str = ""
+    """The commit of `base` when what the target holds after it is made anew."""
     missing: frozenset[str] = frozenset()
     """Paths of files that are live at `base` and that the target does not list."""
     resolve: bool = False

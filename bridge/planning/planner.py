@@ -5,12 +5,12 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from datetime import UTC, datetime
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from bridge.errors import Conflict, UsageError
 from bridge.model.files import FileProblem, Files
 from bridge.model.findings import Code, Finding, Severity
 from bridge.model.options import Options
@@ -18,10 +18,11 @@ from bridge.model.rewrite import output_name
 from bridge.model.schema import Placed, walk
 from bridge.model.table import Table, TableName
 from bridge.model.types import Decimal, Field, Geo, Leaf, NestedDefault, Time, Timestamp, Unit, UnknownType
+from bridge.planning.onward import base_of, is_restored, rewound
 from bridge.planning.plan import Action, Rewrite, TablePlan
-from bridge.ports import TargetTable
+from bridge.ports import Bookmark, TargetTable
 
-__all__ = ["blocked_table", "decide", "definition_of", "held_state"]
+__all__ = ["blocked_table", "decide", "definition_of"]
 
 
 def definition_of(table: Table) -> str:
@@ -54,15 +55,15 @@ def decide(
     fields of rewritten ones, `newest` the time of the target's newest
     commit. Conflict when both sides changed since the last run."""
     definition = definition_of(table)
-    missing: frozenset[str] = frozenset()
     identity = {"format": table.format, "uuid": table.uuid, "location": table.location}
-    plan_id = _digest(repr((identity, [commit.id for commit in table.commits], definition, options.type_map)))
-    base = None if held is None else held_state(table, held, definition, options)
+    commits = [(commit.id, commit.own_time) for commit in table.commits]  # numbers recur after a lake was restored
+    plan_id = _digest(repr((identity, commits, definition, options.type_map)))
+    base = None if held is None else base_of(table, held, definition, options)
     findings = [*table.findings, *files.findings, *(each for each in said if not each.on_files)]
     if isinstance(base, Finding):
         return TablePlan(table.name, target, Action.BLOCKED, (base,), table, files, identity=identity)
     if base == len(table.commits):
-        there = held.bookmark.commit if held and held.bookmark and held.listed is not None else None
+        listed = held.bookmark.commit if held and held.bookmark and held.listed is not None else None
         return TablePlan(
             table.name,
             target,
@@ -73,10 +74,9 @@ def decide(
             definition=definition,
             id=plan_id,
             identity=identity,
-            held=there,
+            held=listed,
         )
-    if base is not None and held is not None and held.listed is not None:
-        missing = _missing(files, base, held.listed())
+    reached = base
     ownership = options.ownership or (held.bookmark.ownership if held and held.bookmark else "shared")
     if table.imported:  # the target writes every file itself
         ownership = "adopt"
@@ -94,9 +94,21 @@ def decide(
         problems = [_told(table, each) if each in healed else each for each in problems]
         healed = []
     resolve = any(each.finding.code is Code.EQUALITY_DELETES for each in healed)
-    first, trimmed = _first(table, [each for each in problems if each not in healed], base)
+    left = [each for each in problems if each not in healed]
+    onto, missing = "", frozenset[str]()
+    if held is not None and held.bookmark is not None and is_restored(table, held.bookmark):
+        findings.append(_restored(table, held.bookmark))
+    elif held is not None and base is not None and held.stale is not None and files.since is None:
+        base, more_findings = rewound(table, held, held.stale(table, files), base, left)
+        findings += more_findings
+        onto = table.commits[base].id if base is not None and base != reached else ""
+    if held is not None and base is not None and held.listed is not None and files.since is None:
+        missing = _missing(files, base, held.listed(onto))
+    first, trimmed = _first(table, left, base)
+    if base is None and held is not None:
+        first = max(first, min((at for at, each in enumerate(table.commits) if each.id in held.commits), default=0))
     findings += trimmed
-    if options.history == "current" and base is None and first < len(table.commits) - 1:
+    if options.history == "current" and reached is None and first < len(table.commits) - 1:
         dropped = len(table.commits) - 1 - first
         first = len(table.commits) - 1
         findings.append(
@@ -119,7 +131,7 @@ def decide(
     )
     rewrites, rewritten = _rewrites(files, healed, first, begun, everything)
     findings = list(dict.fromkeys(findings))
-    action = Action.CREATE if base is None else Action.APPEND
+    action = Action.CREATE if reached is None else Action.APPEND
     if any(_forbids(each, options) for each in findings):
         action = Action.BLOCKED
     return TablePlan(
@@ -139,12 +151,19 @@ def decide(
         identity=identity,
         ownership=ownership,
         deletes=_noted(files, first, base, rewritten),
-        held=None if base is None or held is None or held.bookmark is None else held.bookmark.commit,
+        held=None if reached is None or held is None or held.bookmark is None else held.bookmark.commit,
+        onto=onto,
         missing=missing,
         rewrites=rewrites,
         rewrite_rows=rewritten,
         resolve=resolve,
     )
+
+
+def _restored(table: Table, bookmark: Bookmark) -> Finding:
+    time = datetime.fromtimestamp((bookmark.time or 0) // 1_000_000, UTC).isoformat(" ")
+    said = f"the lake was restored: snapshot {bookmark.commit} of {time}, which was carried, is not in it any more"
+    return Finding(Code.HISTORY_ROLLED_BACK, str(table.name), f"{said}; the next snapshot takes back what came after")
 
 
 def _missing(files: Files, base: int, listed: frozenset[str]) -> frozenset[str]:
@@ -290,86 +309,6 @@ def _forbids(finding: Finding, options: Options) -> bool:
     if _accepted(finding, options):
         return False
     return finding.severity is Severity.BLOCKED or (options.strict and finding.severity is Severity.LOSS)
-
-
-def held_state(table: Table, held: TargetTable, definition: str, options: Options) -> int | Finding:
-    """The commit index the target holds (-1: the table before its first commit); the number of commits when there is
-    nothing to do; a finding when the name is somebody else's."""
-    name, bookmark = held.name, held.bookmark
-    if bookmark is None:
-        return Finding(
-            Code.TARGET_EXISTS,
-            str(table.name),
-            f"{name} exists in the target and was not made by this tool",
-            "choose another name with --as",
-        )
-    if bookmark.source.get("uuid") != table.uuid or (
-        not table.uuid and bookmark.source.get("location") != table.location
-    ):
-        again = table.format == bookmark.source.get("format") == "ducklake" and (
-            bookmark.source.get("location") == table.location
-        )
-        which = "a table of that name that was dropped since" if again else str(bookmark.source.get("location"))
-        hint = "choose another name with --as"
-        if held.listed is not None:
-            hint += f", or remove {name} from the target first"
-        return Finding(Code.TARGET_EXISTS, str(table.name), f"{name} was migrated from {which}", hint)
-    if bookmark.changed_by.startswith("dropped_table"):
-        raise Conflict(
-            f"{name} was dropped in the lake ({bookmark.changed_by})", hint="release it first to migrate it again"
-        )
-    ids = [commit.id for commit in table.commits]
-    newest = ids[-1] if ids else ""
-    if held.listed is not None and bookmark.changed_by:
-        raise Conflict(
-            f"{name} was changed by somebody else ({bookmark.changed_by}) since it was published",
-            hint="publish it under another name with --as, or go on there alone",
-        )
-    if bookmark.commit == newest and bookmark.definition == definition:
-        # snapshots that the source has expired are taken from the target's list, since their files may go
-        return len(table.commits) - 1 if held.commits - set(ids) else len(table.commits)
-    if table.imported:
-        what = "the source changed" if bookmark.commit != newest else "other types or another layout are asked for"
-        raise Conflict(
-            f"{name}: {what} since it was imported, and a table that keeps no history cannot be caught up with",
-            hint=f"release {name} and migrate it again, or migrate it under another name with --as",
-        )
-    if bookmark.changed_by:
-        raise Conflict(
-            f"{name} was changed in the lake ({bookmark.changed_by}) and at the source since the last run",
-            hint="release the table and migrate it again"
-            + (
-                ""
-                if bookmark.maintained
-                else ", which gives up what was written in the lake, or go on in the lake alone"
-            ),
-        )
-    if bookmark.commit == "":
-        return -1
-    if bookmark.commit not in ids and options.at is not None:
-        raise UsageError(f"{name} holds a later state than --at {options.at}", hint="leave --at out to catch up")
-    if (
-        bookmark.commit not in ids
-        and held.listed is not None
-        and (base := _expired(table, bookmark.commit)) is not None
-    ):
-        return base
-    if bookmark.commit not in ids:
-        raise Conflict(
-            f"{table.name}: commit {bookmark.commit}, which the lake holds, is no longer in the source's main history",
-            hint="it was rolled back or expired; release the table and migrate it again",
-        )
-    return ids.index(bookmark.commit)
-
-
-def _expired(table: Table, commit: str) -> int | None:
-    """The last kept commit before one that the source has expired, -1 for none; None where that cannot be told. A lake
-    has no branches: what has a greater number came after it."""
-    ids = [each.id for each in table.commits]
-    if table.format != "ducklake" or not all(each.isdecimal() for each in (commit, *ids)):
-        return None
-    older = sum(int(each) < int(commit) for each in ids)
-    return older - 1 if older < len(ids) else None
 
 
 _UNLISTED = frozenset({Code.MANIFEST_UNREADABLE, Code.TABLE_ENCRYPTED})

@@ -286,6 +286,7 @@ class TableFiles:
 
     mappings = ()
     since: int | None = None
+    rest: int | None = 0
     findings = ()
     deletes = DELETED_ROWS.empty_table()
     partitions: Mapping[int, tuple[str | None, ...]] = {}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from bisect import bisect_left
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -27,7 +27,7 @@ from bridge.model.types import (
     UnknownType,
 )
 from converters.ducklake.catalog import reads
-from converters.ducklake.catalog.history import ColumnVersion, Definition, Keys, LakeState, Snapshot
+from converters.ducklake.catalog.history import ColumnVersion, Definition, Keys, LakeState, Snapshot, Spanned
 from converters.ducklake.partition import neutral_spec
 from converters.ducklake.types import NAMES
 
@@ -78,13 +78,19 @@ def table_of(
     newest = max((each for each in found.versions if each.live(state.head)), key=lambda each: each.begin)
     schemas: dict[int, Schema] = {}
     commits = []
-    words = state.changes.get(newest.id, ())
+    words = sorted(state.changes.get(newest.id, ()), key=lambda each: each[0])
     times = _ascending([each.time for each in history.snapshots])
-    before = -1
+    before, place = -1, 0
+    schema = None
+    shaping = _moments((*found.columns, *found.tags))
     for snapshot, touched, time in zip(history.snapshots, history.touched, times, strict=True):
-        schema = _schema(found, snapshot, schemas)
+        if schema is None or _between(shaping, before, snapshot.id):
+            schema = _schema(found, snapshot, schemas)
         schemas.setdefault(schema.id, schema)
-        said = [word for id_, word in words if before < id_ <= snapshot.id]
+        said = []
+        while place < len(words) and words[place][0] <= snapshot.id:
+            said.append(words[place][1])
+            place += 1
         commits.append(_commit(snapshot, touched, time, schema, said, found, before))
         before = snapshot.id
     specs = {0: PartitionSpec(0)}
@@ -123,6 +129,17 @@ def table_of(
         next_row_id=found.next_row_id,
         findings=tuple(findings),
     )
+
+
+def _moments(spans: Iterable[Spanned]) -> list[int]:
+    """The snapshots at which one of some things begins or ends, ascending."""
+    return sorted({each for span in spans for each in (span.begin, span.end) if each is not None})
+
+
+def _between(moments: Sequence[int], before: int, now: int) -> bool:
+    """Whether one of some ascending snapshots lies after `before` and not after `now`."""
+    place = bisect_right(moments, before)
+    return place < len(moments) and moments[place] <= now
 
 
 def _ascending(times: Sequence[int]) -> list[int]:
@@ -172,6 +189,8 @@ def _commit(
 
 def _layout_changes(found: Definition, before: int, now: int) -> dict[str, str]:
     """The partition keys and sort keys that a commit set; `none` for those that it took away."""
+    if not _between(_moments((*found.specs, *found.sorts)), before, now):
+        return {}
     names = {each.id: each.name for each in found.columns if each.live(now)}
     made = {}
     for key, layouts in (("ducklake.partitioned-by", found.specs), ("ducklake.sorted-by", found.sorts)):

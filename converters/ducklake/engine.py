@@ -41,7 +41,9 @@ from converters.parquet.sql import field_ids
 
 __all__ = ["LakeEngine", "open_engine"]
 
-_GROUP = re.compile(r".*#(?P<table>ducklake_inlined_data_(?P<id>\d+)_(?P<version>\d+))@(?P<begin>\d+)\.\d+\.[0-9a-f]+")
+_GROUP = re.compile(
+    r".*#(?P<table>ducklake_inlined_data_(?P<id>\d+)_(?P<version>\d+))@(?P<begin>\d+)\.\d+(?:\.[0-9a-f]+)+"
+)
 ROW_ID = "_ducklake_internal_row_id"
 ROW_ID_FIELD = 2147483540
 _PLACE = '"place in the file"'
@@ -223,7 +225,7 @@ class LakeEngine:
 
 def _write(relation: _Relation, target: Target, local: str, left_out: np.ndarray) -> int:
     columns = [f"{sql} AS {identifier(field.name)}" for field, sql in projected(target.fields, relation.levels)]
-    ids = field_ids(target.fields)
+    ids, values = field_ids(target.fields), ", ".join(columns)
     if relation.row_id:
         columns.append(f"CAST({relation.row_id} AS BIGINT) AS {identifier(ROW_ID)}")
         ids = f"{ids[:-1]}, {identifier(ROW_ID)}: {ROW_ID_FIELD}}}"
@@ -236,7 +238,7 @@ def _write(relation: _Relation, target: Target, local: str, left_out: np.ndarray
     ]
     if settings.level is not None:
         options.append(f"COMPRESSION_LEVEL {int(settings.level)}")
-    if has_merged(relation.connection, ", ".join(columns), relation.sql, target.fields):
+    if has_merged(relation.connection, values, relation.sql, target.fields):
         options.append("DICTIONARY_SIZE_LIMIT 0")
     query = f"SELECT {', '.join(columns)} FROM {relation.sql}"
     if len(left_out):

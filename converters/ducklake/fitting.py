@@ -155,6 +155,7 @@ class _NoFiles:
     deletes = DELETED_ROWS.empty_table()
     mappings: tuple[NameMapping, ...] = ()
     since: int | None = None
+    rest: int | None = 0
     partitions: Mapping[int, tuple[str | None, ...]] = {}
     numbered: tuple[int, ...] = ()
     problems: tuple[FileProblem, ...] = ()

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 
 from bridge.model.options import Options
 from bridge.model.table import TableName
-from bridge.ports import LakeTableInfo, ReleasedTable
+from bridge.ports import AdoptedTable, LakeTableInfo, ReleasedTable
 from converters.ducklake.catalog import forget, guard, reads
 from converters.ducklake.catalog.session import Place, parse_place, session, with_retry
 
@@ -56,9 +56,11 @@ class DuckLake:
             reads.version(opened)
             return forget.release(opened, names, discard)
 
-    def adopt(self, names: Sequence[str]) -> Sequence[TableName]:
+    def adopt(self, names: Sequence[str]) -> Sequence[AdoptedTable]:
         """The files become the lake's own; the guard goes when no shared table is left."""
-        return with_retry(lambda: self._adopt(names))
+        return [
+            AdoptedTable(each, "its files are the lake's own now") for each in with_retry(lambda: self._adopt(names))
+        ]
 
     def _adopt(self, names: Sequence[str]) -> Sequence[TableName]:
         with session(self._place, write=True) as opened:

@@ -23,6 +23,7 @@ from converters.ducklake.catalog.history import (
     Snapshot,
     TableVersion,
     definition,
+    is_live,
     lake_state,
     snapshot_ids,
 )
@@ -50,7 +51,8 @@ class LakeSourceTable:
         self.table = table
 
     def files(self, progress: ProgressSink, since: int | None = None) -> Files:
-        """What the catalog says of the files of every commit, and what only delete files and merged files tell."""
+        """What the catalog says of the files of every commit, or of those that changed after one, and what only delete
+        files and merged files tell."""
 
         def read(opened: Session) -> Files:
             return read_files(
@@ -63,6 +65,7 @@ class LakeSourceTable:
                 self._source.options,
                 self._source.within,
                 progress,
+                since,
             )
 
         return self._source.within(read)
@@ -157,8 +160,7 @@ class LakeSource:
         """Whether the table that was opened is still live."""
         id_ = self._tables[name].id
         with session(self.place) as opened:
-            state = lake_state(opened)
-            return any(each.id == id_ and each.live(state.head) for each in state.tables)
+            return is_live(opened, id_)
 
     def gave(self, source: Mapping[str, str]) -> bool:
         """By the table's id where the catalog still knows it, else by its folder below the data path."""
@@ -166,6 +168,10 @@ class LakeSource:
             return False
         known = any(each.uuid == source.get("uuid") for each in self.state.tables)
         return known or is_within(source.get("location", ""), self.data_path)
+
+    def schemas(self) -> Sequence[str]:
+        """Dropped ones too, as far as the catalog still knows them."""
+        return sorted({each.name for each in self.state.schemas})
 
     def now(self, source: Mapping[str, str]) -> TableName | None:
         """Names change, ids do not."""

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import closing
 from typing import Any
 from urllib.parse import unquote
 
+import duckdb
 import polars as pl
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -27,6 +29,8 @@ from converters.ducklake.catalog.file_rows import MEASURES, FileRows, InlinedGro
 from converters.ducklake.catalog.history import Definition, LakeState
 from converters.ducklake.catalog.session import Session
 from converters.ducklake.definition import History, leaf_type
+from converters.ducklake.extensions import connect
+from converters.ducklake.lately import is_whole, later_than
 from converters.ducklake.source_checks import INLINED, missing, registered_twice, rewritten, uncounted, without_ids
 from converters.ducklake.source_deletes import Index, absences
 from converters.ducklake.source_stats import StatSpool, typed
@@ -52,11 +56,15 @@ class LakeFiles:
         findings: Sequence[Finding],
         columns: Columns,
         fetch: Callable[[StatSpool], None],
+        since: int | None = None,
+        rest: int | None = 0,
+        spool: StatSpool | None = None,
     ) -> None:
         self.table: pa.Table = files.select(DATA_FILES.names).to_arrow().cast(DATA_FILES)
         self.deletes: pa.Table = deleted.to_arrow().cast(DELETED_ROWS)
         self.mappings = tuple(mappings)
-        self.since: int | None = None
+        self.since = since
+        self.rest = rest
         self.problems = tuple(problems)
         self.findings = tuple(findings)
         # what wrote rows of several snapshots gave each row its snapshot's number
@@ -66,7 +74,7 @@ class LakeFiles:
         self._files = files
         self._columns = columns
         self._fetch = fetch
-        self._spool: StatSpool | None = None
+        self._spool = spool
         self._held: dict[str, frozenset[int]] = {}
 
     def stats(self) -> Iterator[StatsBatch]:
@@ -87,8 +95,18 @@ class LakeFiles:
             "encryption_key",
         )
         mapped = [self._columns.mapped(each) for each in self.mappings]
+        with closing(connect()) as connection:
+            yield from self._by_column(files, mapped, self._spool, connection)
+
+    def _by_column(
+        self,
+        files: pl.DataFrame,
+        mapped: Sequence[set[FieldId]],
+        spool: StatSpool,
+        connection: duckdb.DuckDBPyConnection,
+    ) -> Iterator[StatsBatch]:
         for field, type_ in self._columns.types.items():
-            listed = self._spool.column(int(field))
+            listed = spool.column(int(field))
             without = [number for number, ids in enumerate(mapped) if field not in ids]
             may = pl.col("begin_snapshot") >= self._columns.since[field]
             if without:
@@ -105,7 +123,7 @@ class LakeFiles:
                 # a rewritten file is younger than what it holds, and columns come in the transaction of a file
                 without = self._without(field, rows.filter(pl.col("value_count").is_null()))
                 rows = rows.filter(~pl.col("file").is_in(without))
-            yield from typed(field, type_, field in self._columns.repeated, rows)
+            yield from typed(field, type_, field in self._columns.repeated, rows, connection)
 
     def _without(self, field: FieldId, rows: pl.DataFrame) -> list[int]:
         """The files that do not hold a column of which the catalog says nothing, by their own word."""
@@ -226,17 +244,22 @@ def read_files(
     options: Options,
     within: Within,
     progress: ProgressSink,
+    since: int | None = None,
 ) -> Files:
-    """Everything that the catalog says, what delete files and merged files say, and whether the files are there.
+    """Everything that the catalog says, what delete files and merged files say, and whether the files are there; for a
+    target that holds commit `since` only that of files that concern it, where these can be told.
 
     `base` is the directory that stored relative paths are taken from.
     """
     table_id = found.versions[0].id
     progress.step(f"{table.name}: reading the catalog")
-    rows = read_rows(opened, table_id, state.head)
+    later = None if since is None or options.at is not None else later_than(state, found, history, table_id, since)
+    rows = read_rows(opened, table_id, state.head, later)
+    if later is not None and is_whole(rows, found, later):
+        later, rows = None, read_rows(opened, table_id, state.head)
     place = _Place(table.location, base or os.getcwd(), options)
     numbers = {id_: number for number, id_ in enumerate(sorted(rows.mappings))}
-    every = pl.concat([_data_files(rows, place, numbers), _groups(rows.inlined, table)], how="diagonal")
+    every = pl.concat([_data_files(rows, place, numbers), _groups(rows.inlined, table, state)], how="diagonal")
     files = _live(every, history)
     deletes = rows.deletes.with_columns(place.of("path", "path_is_relative"))
     progress.step(f"{table.name}: reading {len(deletes)} delete files")
@@ -259,8 +282,14 @@ def read_files(
 
         within(work)
 
+    spool = None
+    if later is not None:  # it is little
+        spool = StatSpool()
+        for frame in stat_frames(opened, table_id, later):
+            spool.add(frame)
     mappings = [rows.mappings[id_] for id_ in sorted(rows.mappings)]
-    return LakeFiles(pieces, deleted, mappings, problems, findings, Columns(found), fetch)
+    known = since if later is not None else None
+    return LakeFiles(pieces, deleted, mappings, problems, findings, Columns(found), fetch, known, rows.rest, spool)
 
 
 class _Place:
@@ -298,11 +327,13 @@ def _data_files(rows: FileRows, place: _Place, numbers: Mapping[int, int]) -> pl
     )
 
 
-def _groups(groups: Sequence[InlinedGroup], table: Table) -> pl.DataFrame:
-    """A row for each group of rows that lie in the catalog, in the place of a file."""
+def _groups(groups: Sequence[InlinedGroup], table: Table, state: LakeState) -> pl.DataFrame:
+    """A row for each group of rows that lie in the catalog, in the place of a file. The time of their snapshot tells
+    them from others that had the same ids before the lake was restored from a backup."""
+    times = {each.id: f".{each.time:x}" for each in state.snapshots} if groups else {}
     return pl.DataFrame(
         {
-            "path": [f"{table.metadata}#{each.name}" for each in groups],
+            "path": [f"{table.metadata}#{each.name}{times.get(each.begin, '')}" for each in groups],
             "begin_snapshot": [each.begin for each in groups],
             "end_snapshot": [None if each.ends.null_count() else each.ends.max() for each in groups],
             "record_count": [len(each.ends) for each in groups],

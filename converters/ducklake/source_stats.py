@@ -11,15 +11,14 @@ import shutil
 import tempfile
 import weakref
 from collections.abc import Iterator
-from contextlib import closing
 from pathlib import Path
 
+import duckdb
 import polars as pl
 import pyarrow as pa
 
 from bridge.model.files import StatsBatch
 from bridge.model.types import ColumnType, Decimal, FieldId, Leaf, Time, Timestamp, Unit
-from converters.ducklake.extensions import connect
 from converters.ducklake.types import duckdb_type, type_name
 
 __all__ = ["StatSpool", "typed"]
@@ -61,7 +60,9 @@ class StatSpool:
         )
 
 
-def typed(field: FieldId, type_: ColumnType, repeated: bool, rows: pl.DataFrame) -> Iterator[StatsBatch]:
+def typed(
+    field: FieldId, type_: ColumnType, repeated: bool, rows: pl.DataFrame, connection: duckdb.DuckDBPyConnection
+) -> Iterator[StatsBatch]:
     """`rows` has one row a file that holds the column: file, record_count, own (whether the lake wrote it) and what
     the catalog says, which is NULL where it says nothing. `repeated`: the column lies in a list or map."""
     filled, nulls, count = pl.col("value_count"), pl.col("null_count"), pl.col("record_count")
@@ -86,7 +87,7 @@ def typed(field: FieldId, type_: ColumnType, repeated: bool, rows: pl.DataFrame)
         parts = [(rows, _is_exact(type_))]
     for part, attained in parts:
         if len(part):
-            yield StatsBatch(field, _table(part, type_), attained)
+            yield StatsBatch(field, _table(part, type_, connection), attained)
 
 
 def _is_exact(type_: ColumnType) -> bool:
@@ -100,27 +101,27 @@ def _has_bounds(type_: ColumnType) -> bool:
 _SHAPE = ("file", "column_size_bytes", "values", "nulls", "nans")
 
 
-def _table(rows: pl.DataFrame, type_: ColumnType) -> pa.Table:
+def _table(rows: pl.DataFrame, type_: ColumnType, connection: duckdb.DuckDBPyConnection) -> pa.Table:
     counts = rows.select(*_SHAPE).rename({"column_size_bytes": "size"}).to_arrow()
     for name, place in (("lower", "min_value"), ("upper", "max_value")):
         texts = rows[place] if _has_bounds(type_) else pl.Series([None], dtype=pl.String).new_from_index(0, len(rows))
-        counts = counts.append_column(name, _bounds(texts.to_arrow().cast(pa.string()), type_, name == "lower"))
+        bounds = _bounds(texts.to_arrow().cast(pa.string()), type_, name == "lower", connection)
+        counts = counts.append_column(name, bounds)
     return counts
 
 
-def _bounds(texts: pa.Array, type_: ColumnType, lower: bool) -> pa.Array:
+def _bounds(texts: pa.Array, type_: ColumnType, lower: bool, connection: duckdb.DuckDBPyConnection) -> pa.Array:
     name = type_name(type_, {})
     if type_ is Leaf.STRING or not _has_bounds(type_) or name is None:
         return texts
     sql = duckdb_type(name)
-    with closing(connect()) as connection:
-        connection.register("texts", pa.table({"t": texts}))
-        value = f"TRY_CAST(t AS {sql})"
-        if type_ in _FLOATS:
-            # a writer that treats both zeros as one says 0.0 for either
-            zero = "'-0.0'" if lower else "'0.0'"
-            value = f"CASE WHEN {value} = 0 THEN {zero}::{sql} WHEN isnan({value}) THEN NULL ELSE {value} END"
-        if isinstance(type_, Timestamp) and type_.unit is Unit.SECOND:
-            value = f"CAST({value} AS TIMESTAMP)"
-        found = connection.execute(f"SELECT {value} AS v FROM texts").to_arrow_table()
+    connection.register("texts", pa.table({"t": texts}))
+    value = f"TRY_CAST(t AS {sql})"
+    if type_ in _FLOATS:
+        # a writer that treats both zeros as one says 0.0 for either
+        zero = "'-0.0'" if lower else "'0.0'"
+        value = f"CASE WHEN {value} = 0 THEN {zero}::{sql} WHEN isnan({value}) THEN NULL ELSE {value} END"
+    if isinstance(type_, Timestamp) and type_.unit is Unit.SECOND:
+        value = f"CAST({value} AS TIMESTAMP)"
+    found = connection.execute(f"SELECT {value} AS v FROM texts").to_arrow_table()
     return found.column("v").combine_chunks() if found.num_rows else texts

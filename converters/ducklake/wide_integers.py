@@ -7,7 +7,7 @@ from dataclasses import replace
 from bridge.model.schema import Schema
 from bridge.model.table import Table
 from bridge.model.types import Decimal, Field, FieldId, Leaf
-from converters.ducklake.catalog.file_rows import read_rows
+from converters.ducklake.catalog.file_rows import has_files, read_rows
 from converters.ducklake.catalog.history import Definition
 from converters.ducklake.catalog.inlined import columns_of_version, held_rows
 from converters.ducklake.catalog.session import Session
@@ -25,8 +25,10 @@ def kept_exactly(session: Session, found: Definition, table_id: int, head: int) 
     wide = {each.id for each in found.columns if each.parent is None and leaf_type(each.type) in _WIDE}
     if not wide:
         return frozenset()
+    if has_files(session, table_id):
+        return frozenset()
     rows = read_rows(session, table_id, head)
-    if len(rows.data) or not rows.inlined:
+    if not rows.inlined:
         return frozenset()
     for group in rows.inlined:
         columns = columns_of_version(session, found, table_id, group.schema_version, group.begin)

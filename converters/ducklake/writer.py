@@ -6,7 +6,7 @@ import os
 import re
 import shlex
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 
 import numpy as np
@@ -272,8 +272,10 @@ class DuckLakeTarget:
             settings.get("hive_file_pattern", "true") != "false",
         )
 
-    def rewritten(self, name: TableName) -> Mapping[str, Sequence[tuple[str, int]]]:
-        """Files of earlier plans, by what they are called after."""
+    def rewritten(
+        self, name: TableName, commit: str, of: Collection[str] | None = None
+    ) -> Mapping[str, Sequence[tuple[str, int]]]:
+        """Files of earlier plans, by what they are called after; a lake goes on from its newest state alone."""
         held = self._live_files(name, own=True)
         numbered: dict[str, dict[int, tuple[str, int]]] = {}
         for path, file in held.items():
@@ -300,8 +302,8 @@ class DuckLakeTarget:
         """As the file itself notes it."""
         return read_left_out(path)
 
-    def registered(self, name: TableName, paths: Sequence[str]) -> frozenset[str]:
-        """Those of the paths that are live files of a table."""
+    def registered(self, name: TableName, paths: Sequence[str], commit: str) -> frozenset[str]:
+        """Those of the paths that are live files of a table; a lake goes on from its newest state alone."""
         return frozenset(paths) & self._live_files(name, paths).keys()
 
     @property

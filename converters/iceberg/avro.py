@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import io
 import zlib
-from collections.abc import Mapping
+from collections.abc import Collection, Iterator, Mapping
 from typing import Any
 
 import fastavro
 import polars as pl
 
-__all__ = ["file_metadata", "read_frame", "read_records"]
+__all__ = ["file_metadata", "mentions", "read_frame", "read_records", "records_mentioning"]
 
 _DAMAGED = (
     ValueError,
@@ -65,6 +65,34 @@ def read_records(content: bytes) -> list[dict[str, Any]]:
     """The records one by one; for small files and rare fields."""
     try:
         return [record for record in fastavro.reader(io.BytesIO(content)) if isinstance(record, dict)]
+    except _DAMAGED as error:
+        raise ValueError(f"damaged: {error}") from error
+
+
+_FEW = 50
+
+
+def mentions(content: bytes, texts: Collection[str]) -> bool:
+    """Whether an Avro file may hold one of some texts as a value: never False for one that does."""
+    return len(texts) > _FEW or any(True for _ in _blocks(content, texts))
+
+
+def records_mentioning(content: bytes, texts: Collection[str]) -> Iterator[dict[str, Any]]:
+    """The records of an Avro file, at least those that hold one of some texts."""
+    if len(texts) > _FEW:
+        yield from read_records(content)
+        return
+    for block in _blocks(content, texts):
+        yield from (record for record in block if isinstance(record, dict))
+
+
+def _blocks(content: bytes, texts: Collection[str]) -> Iterator[Any]:
+    wanted = [each.encode() for each in texts]
+    try:
+        for block in fastavro.block_reader(io.BytesIO(content)):
+            held: bytes = block.bytes_.getvalue()  # type: ignore[attr-defined]  # its stub tells less than it has
+            if any(each in held for each in wanted):
+                yield block
     except _DAMAGED as error:
         raise ValueError(f"damaged: {error}") from error
 

@@ -74,6 +74,7 @@ class IcebergFiles:
         self.partitions: Mapping[int, tuple[str | None, ...]] = {}
         self.mappings = tuple(mapped.mappings)
         self.since = since
+        self.rest = 0 if since is None else None
         self._mapped = mapped
         self.problems = tuple(problems)
         self.numbered: tuple[int, ...] = ()

@@ -29,7 +29,24 @@ def _metadata_files(directory: str) -> list[str]:
 
 def is_table(directory: str) -> bool:
     """Whether a directory holds a table: DIR/metadata has metadata files."""
-    return bool(_metadata_files(directory))
+    return _by_hint(directory) is not None or bool(_metadata_files(directory))
+
+
+def _by_hint(directory: str) -> str | None:
+    """The metadata file whose number the hint gives, unless there is a later one, or another of that number: a table
+    with a long history has thousands of files beside it that need not be listed."""
+    hint = f"{directory}/metadata/version-hint.text"
+    if not storage.is_file(hint):
+        return None
+    text = storage.read(hint, "version hint").decode("utf-8", "replace").strip()
+    if not (text.isascii() and text.isdigit() and len(text) < 18):
+        return None
+    plain, *others = (
+        f"{directory}/metadata/v{number}{ending}"
+        for number in (int(text), int(text) + 1)
+        for ending in (".metadata.json", ".gz.metadata.json", ".metadata.json.gz")
+    )
+    return plain if storage.is_file(plain) and not any(map(storage.is_file, others)) else None
 
 
 def find_metadata(directory: str) -> MetadataFile:
@@ -37,6 +54,8 @@ def find_metadata(directory: str) -> MetadataFile:
 
     UsageError when two files carry that number, Unreachable when there is none or the hint names none.
     """
+    if (found := _by_hint(directory)) is not None:
+        return found, ()
     names = _metadata_files(directory)
     if not names:
         raise Unreachable(

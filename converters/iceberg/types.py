@@ -27,7 +27,7 @@ from bridge.model.types import (
     UnknownType,
 )
 
-__all__ = ["default_of", "schema_of", "type_of"]
+__all__ = ["default_of", "schema_of", "type_of", "word"]
 
 BY_NAME: dict[str, ColumnType] = {
     "boolean": Leaf.BOOLEAN,
@@ -142,3 +142,24 @@ def schema_of(stored: Mapping[str, Any], id_: int | None = None) -> Schema:
         tuple(_field(each) for each in stored["fields"]),
         tuple(FieldId(int(each)) for each in stored.get("identifier-field-ids") or ()),
     )
+
+
+def word(type_: ColumnType, lake: bool = False) -> str:
+    """A type for people: Iceberg's name, or the lake's."""
+    if type_ in NAMES and not lake:
+        return NAMES[type_]
+    match type_:
+        case Leaf():
+            return type_.value
+        case Decimal(precision, scale):
+            return f"decimal({precision}, {scale})"
+        case Timestamp(Unit.MICRO, utc):
+            return "timestamptz" if utc else "timestamp"
+        case Timestamp(unit, utc):
+            return f"timestamp{'tz' if utc else ''}_{unit.value}"
+        case Time():
+            return "time"
+        case Geo(kind, _):
+            return kind
+        case _:
+            return str(type_)

@@ -17,9 +17,12 @@ from bridge.model.table import TableName
 from converters import storage
 from converters.iceberg import locate
 
-__all__ = ["Held", "Home", "Warehouse"]
+__all__ = ["VERIFIED", "Held", "Home", "Warehouse", "document", "load", "remove_metadata"]
 
 _NUMBER = re.compile(r"(?:^v|^)(\d+)")
+VERIFIED = "bridge-verified.json"
+"""The note that a state was verified."""
+_OURS = re.compile(r"(?:^|-)bridge-[0-9a-f]+-[0-9a-f]{12}(?:-m\d+)?\.avro$|^bridge-verified\.json$")
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,6 +35,16 @@ class Held:
 
 class Home(Protocol):
     """Where tables are known by name, and change from one metadata file to the next by compare-and-swap."""
+
+    @property
+    def is_exclusive(self) -> bool:
+        """Whether two commits at the same instant are kept apart."""
+        ...
+
+    @property
+    def replaces(self) -> bool:
+        """Whether a document may hold another snapshot under the number of one that is there."""
+        ...
 
     @property
     def shown(self) -> str:
@@ -54,9 +67,16 @@ class Home(Protocol):
         """Make the document the table's metadata; Conflict unless it is still as `held`. The path of the file."""
         ...
 
+    def forget(self, name: TableName, held: Held) -> None:
+        """Know the table no more, and remove what only we wrote of its metadata; Conflict unless it is still as `held`.
+        No file below its data goes."""
+        ...
+
 
 class Warehouse:
     """A directory of tables, or of one table."""
+
+    replaces = True
 
     def __init__(self, path: str) -> None:
         self.path = storage.absolute(path.rstrip("/") or "/")
@@ -70,6 +90,10 @@ class Warehouse:
     @property
     def shown(self) -> str:
         return self.path
+
+    @property
+    def is_exclusive(self) -> bool:
+        return storage.is_exclusive(f"{self.path}/")
 
     def find(self, name: TableName) -> tuple[TableName, Held] | None:
         """The directory of the name, or one that differs in case alone, as on systems that tell none."""
@@ -111,6 +135,29 @@ class Warehouse:
             )
         storage.write(f"{home}/metadata/version-hint.text", str(number).encode(), f".{mark}.hint")
         return path
+
+    def forget(self, name: TableName, held: Held) -> None:
+        """The next version is taken as a commit takes it, so that nobody else gets it, and goes last: until then a run
+        that was killed can be run again."""
+        path = self.commit(name, held, held.metadata, "bridge-release")
+        home = self.location(name)
+        storage.remove(f"{home}/metadata/version-hint.text")
+        versions = [f"{home}/metadata/{each}" for each, _ in storage.list_directory(f"{home}/metadata")]
+        versions = [each for each in versions if _NUMBER.match(each.rsplit("/", 1)[-1]) and each.endswith(".json")]
+        if later := [each for each in versions if _number(each) > _number(path)]:
+            raise Conflict(f"{name} in {self.path} changed meanwhile: {_named(later[0])}", hint="run it again")
+        storage.parallel(storage.remove, [each for each in versions if each != path])
+        storage.remove(path)
+        remove_metadata(home)
+
+
+def remove_metadata(location: str) -> None:
+    """Remove metadata files and what we wrote of manifests and lists; nobody names them any more."""
+    directory = f"{location}/metadata"
+    names = [each for each, folder in storage.list_directory(directory) if not folder and _OURS.search(each)]
+    storage.parallel(storage.remove, [f"{directory}/{each}" for each in names])
+    storage.remove_directory(directory)
+    storage.remove_directory(location)
 
 
 def _named(path: str) -> str:

@@ -8,7 +8,7 @@ import shlex
 import subprocess
 import sys
 import uuid
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass, replace
 from functools import partial
@@ -34,16 +34,20 @@ from bridge.ports import (
     ObjectWrite,
     ProgressSink,
     Rows,
+    Stale,
     TableWrite,
     TargetTable,
     Written,
 )
 from converters import storage
-from converters.iceberg.publish.bookmark import bookmark_of, kept_commits
-from converters.iceberg.publish.held import every_path, held_files
+from converters.iceberg.publish import verified
+from converters.iceberg.publish.asking import answers
+from converters.iceberg.publish.bookmark import bookmark_of, has_rewritten, kept_commits
+from converters.iceberg.publish.held import every_path, held_files, lost_snapshots
 from converters.iceberg.publish.properties import table_properties
 from converters.iceberg.publish.review import review_files, review_table, unread, version_for
 from converters.iceberg.publish.table import Published, prepare
+from converters.iceberg.publish.type_changes import outgrown_types
 from converters.iceberg.publish.way_back import restored
 from converters.iceberg.scanner import IcebergRows
 from converters.iceberg.type_matrix import stored_fields
@@ -75,16 +79,31 @@ class IcebergTarget:
         self._options = options
         self._locator = locator
         self._dropped: dict[TableName, int] = {}
+        self._seen: dict[TableName, tuple[TableName, Held] | None] = {}
+
+    def _there(self, name: TableName) -> tuple[TableName, Held] | None:
+        """A table as it was when it was looked up; whoever changes it since makes the commit fail."""
+        if name not in self._seen:
+            self._seen[name] = self._home.find(name)
+        return self._seen[name]
 
     def lookup(self, names: Sequence[TableName]) -> Mapping[TableName, TargetTable]:
         """The tables among `names` that exist, whatever their case."""
+        self._seen = {}
+        return self._looked_up(names)
+
+    def _looked_up(self, names: Sequence[TableName]) -> Mapping[TableName, TargetTable]:
         found = {}
         for name in names:
-            there = self._home.find(name)
+            there = self._there(name)
             if there is not None:
                 metadata = there[1].metadata
                 commits = frozenset(kept_commits(metadata))
-                found[name] = TargetTable(there[0], bookmark_of(metadata), commits, partial(_listed, metadata))
+                listed = partial(_listed, metadata)
+                stale = partial(_stale, metadata, self._home.replaces)
+                newer = (self._options.format_version or 0) > int(metadata.get("format-version", 1))
+                whole = newer or has_rewritten(metadata) is None
+                found[name] = TargetTable(there[0], bookmark_of(metadata), commits, listed, stale, whole)
         return found
 
     def published(self, namespace: tuple[str, ...]) -> Sequence[TargetTable]:
@@ -92,7 +111,7 @@ class IcebergTarget:
         found: list[TargetTable] = []
         for name in self._home.names(namespace):
             with suppress(BridgeError, ValueError):  # somebody else's table that cannot be read is none of ours
-                found += self.lookup([name]).values()
+                found += self._looked_up([name]).values()
         return [each for each in found if each.bookmark is not None]
 
     def newest(self) -> int | None:
@@ -119,8 +138,9 @@ class IcebergTarget:
 
     def review_files(self, table: Table, files: Files, name: TableName, options: Options) -> Sequence[FileProblem]:
         """Files that one name mapping for all would misread, and defaults that only version 3 has."""
-        there = self._home.find(name)
-        return review_files(table, files, options, None if there is None else there[1].metadata)
+        there = self._there(name)
+        held = None if there is None or self._home.replaces else there[1].metadata
+        return review_files(table, files, options, None if there is None else there[1].metadata, held)
 
     def overlaps(self, location: str, files: Files) -> Finding | None:
         """Orphan cleanup of a lake removes what it does not know below its data path, and Iceberg's below a table."""
@@ -145,14 +165,18 @@ class IcebergTarget:
         )
 
     def _location(self, name: TableName) -> str:
-        there = self._home.find(name)
+        there = self._there(name)
         return self._home.location(name) if there is None else str(there[1].metadata["location"])
 
-    def rewritten(self, name: TableName) -> Mapping[str, Sequence[tuple[str, int]]]:
+    def rewritten(
+        self, name: TableName, commit: str, of: Collection[str] | None = None
+    ) -> Mapping[str, Sequence[tuple[str, int]]]:
         """Files of earlier plans, by what they are called after."""
-        there = self._home.find(name)
+        there = self._there(name)
         numbered: dict[str, dict[int, tuple[str, int]]] = {}
-        for path, count in [] if there is None else held_files(there[1].metadata):
+        if there is None or (of is not None and has_rewritten(there[1].metadata) is False):
+            return {}
+        for path, count in held_files(there[1].metadata, commit, of):
             if match := _REWRITTEN.search(path):
                 numbered.setdefault(match.group(1), {})[int(match.group(2))] = (path, count)
         return {key: [each[number] for number in sorted(each)] for key, each in numbered.items()}
@@ -167,9 +191,10 @@ class IcebergTarget:
         return self._home.location(TableName((), ""))
 
     def standing(self, name: TableName) -> Standing:
-        """Conflict: the difference between a lake that was put back and what was published is not made yet."""
+        """Conflict: what a lake lost is told by comparing files and deletes when they are published; the difference to
+        a table of another format that was rolled back is not made."""
         raise Conflict(
-            f"{name}: the lake does not know any more what was published last",
+            f"{name}: the source does not know any more what was published last",
             hint=f"remove {name} from the target and publish it again, or under another name with --as",
         )
 
@@ -177,10 +202,12 @@ class IcebergTarget:
         """As the file itself notes it."""
         return read_left_out(path)
 
-    def registered(self, name: TableName, paths: Sequence[str]) -> frozenset[str]:
+    def registered(self, name: TableName, paths: Sequence[str], commit: str) -> frozenset[str]:
         """Those of the paths that are live files of a table."""
-        there = self._home.find(name)
-        return frozenset(paths) & {path for path, _ in ([] if there is None else held_files(there[1].metadata))}
+        there = self._there(name)
+        return frozenset(paths) & {
+            path for path, _ in ([] if there is None else held_files(there[1].metadata, commit, paths))
+        }
 
     def work(self, name: TableName, plan: str) -> str:
         """What the unfinished work of a plan is called in the staging."""
@@ -259,16 +286,27 @@ class IcebergTarget:
                 )
         except BaseException:
             for each in ready[len(done) :]:
-                each.published.discard()
+                if not self._may_be_named(each):
+                    each.published.discard()
             raise
         return CommitResult(tuple(done))
+
+    def _may_be_named(self, ready: _Ready) -> bool:
+        """Whether a commit that failed may have been made all the same; one that cannot be looked at may."""
+        try:
+            there = self._home.find(ready.write.name)
+        except BridgeError:
+            return True
+        written = frozenset(ready.published.written)
+        snapshots = () if there is None else there[1].metadata.get("snapshots") or ()
+        return any(each["manifest-list"] in written for each in snapshots)
 
     def _ready(self, write: TableWrite, progress: ProgressSink) -> _Ready:
         there = self._home.find(write.name)
         held = None if there is None else there[1]
-        if write.base is None and held is not None:
+        if write.held is None and held is not None:
             raise Conflict(f"{write.name} was created in {self._home.shown} meanwhile", hint="run it again")
-        if write.base is not None:
+        if write.held is not None:
             self._check(write, held)
         metadata = None if held is None else held.metadata
         location = self._home.location(write.name) if metadata is None else str(metadata["location"])
@@ -313,23 +351,59 @@ class IcebergTarget:
                 continue
             kept = kept_commits(held.metadata)
             columns = [each.name for each in write.table.schema.fields]
-            places = [place for place, commit in enumerate(write.table.commits) if commit.id in kept]
+            since = write.files.since
+            places = [
+                place
+                for place, commit in enumerate(write.table.commits)
+                if commit.id in kept and (since is None or place >= since)
+            ]
+            if since is not None and write.files.rest is None:
+                # what was left out is taken as it was: what is counted is what came and went since
+                if since not in places:
+                    continue
+                live = live - live[since] + _counted(held, kept[write.table.commits[since].id])
+            if since is not None:
+                places = [each for each in places if since < each < len(write.table.commits) - 1]
             step = max(1, (len(places) - 1) // (_CHECKED_SNAPSHOTS - 1)) if places else 1
-            asked.append({"metadata": held.path, "snapshot": None, "plain": False})
+            asked.append({"metadata": held.path, "snapshot": None, "listed": since is not None})
             newest = int(live[len(write.table.commits) - 1]) if write.table.commits else 0
             expected.append((f"{write.name}: rows now", newest, columns))
             for place in sorted({*places[::step], *places[-1:]}) if read_files else ():
                 snapshot = kept[write.table.commits[place].id]
-                asked.append({"metadata": held.path, "snapshot": snapshot, "plain": False})
+                asked.append({"metadata": held.path, "snapshot": snapshot, "listed": since is not None})
                 expected.append((f"{write.name}: rows at snapshot {snapshot}", int(live[place]), columns))
         checks = unasked
-        for (what, rows, columns), answer in zip(expected, _ask(asked) if asked else (), strict=True):
+        for (what, rows, columns), answer in zip(expected, _ask(asked), strict=True):
             fault = str(answer.get("error", "")).partition("\n")[0]
             if not fault and answer["columns"] != columns:
                 fault = f"PyIceberg finds the columns {answer['columns']}, expected {columns}"
             if not fault and answer["rows"] != rows:
                 fault = f"PyIceberg finds {answer['rows']} rows, expected {rows}"
             checks.append(Check(what, fault))
+        return checks
+
+    def note_verified(self, writes: Sequence[TableWrite]) -> None:
+        """Beside each table's metadata."""
+        for write in writes:
+            there = self._home.find(write.name)
+            if there is not None and not unread(there[1].metadata):
+                verified.note(there[1], _newest_rows(write))
+
+    def verify_again(self, writes: Sequence[TableWrite]) -> Sequence[Check]:
+        """PyIceberg is asked about states of which nothing is noted."""
+        checks: list[Check] = []
+        asked: list[TableWrite] = []
+        for write in writes:
+            there = self._home.find(write.name)
+            if there is not None and verified.is_noted(there[1], _newest_rows(write)):
+                checks.append(Check(f"{write.name}: was verified as it is"))
+            else:
+                asked.append(write)
+        if asked:
+            told = self.verify(CommitResult(()), asked, False)
+            if not any(each.fault for each in told):
+                self.note_verified(asked)
+            checks += told
         return checks
 
     def compare(self, name: TableName, commit: str, rows: Rows) -> Check:
@@ -370,22 +444,52 @@ class IcebergTarget:
             )
         else:
             said.append("adopted:    the files are these tables' now; their maintenance may delete them.")
+        if not self._home.is_exclusive:
+            said.append(
+                f"careful:    the store of {self._home.shown} takes no conditional writes (If-None-Match) with these "
+                "credentials: two runs at the same instant are not kept apart there"
+            )
         said.append("catch up:   run the same command again")
-        said.append(
-            f"undo:       remove the tables' metadata from {shlex.quote(self._home.shown)}; no source file goes"
-        )
+        names = " ".join(f"--table {shlex.quote(str(write.name))}" for write in writes[:3])
+        said.append(f"take over:  ducklake-bridge adopt {shlex.quote(self._locator)} {names}")
+        said.append(f"undo:       ducklake-bridge release {shlex.quote(self._locator)} {names}; no data file goes")
         return said
 
 
-def _listed(metadata: Mapping[str, Any]) -> frozenset[str]:
-    """The live data files by path, and those that we wrote by what they are called after."""
-    paths = [path for path, _ in held_files(metadata)]
+def _newest_rows(write: TableWrite) -> int:
+    count = len(write.table.commits)
+    return int(live_rows(write.files, count)[count - 1]) if count else 0
+
+
+def _listed(metadata: Mapping[str, Any], commit: str) -> frozenset[str]:
+    """The data files of a state by path, and those that we wrote by what they are called after."""
+    paths = [path for path, _ in held_files(metadata, commit)]
     return frozenset(paths) | {match.group(1) for path in paths if (match := _REWRITTEN.search(path))}
 
 
+def _stale(metadata: Mapping[str, Any], replaces: bool, table: Table, files: Files) -> Stale:
+    """Snapshots with files that the source merged, or with a type that a column cannot have any more."""
+    kept = kept_commits(metadata)
+    if replaces and (outgrown := outgrown_types(table, metadata)):
+        return Stale(frozenset(kept), f"{'; '.join(outgrown)}, which Iceberg has no promotion for", replaces, True)
+    lost = lost_snapshots(metadata, frozenset(files.table.column("path").to_pylist()))
+    said = "they list files that the source has merged or removed since"
+    said += "" if replaces else "; the catalog lets no snapshot be replaced"
+    return Stale(frozenset(commit for commit, snapshot in kept.items() if snapshot in lost), said, replaces)
+
+
+def _counted(held: Held, snapshot: int) -> int:
+    """The rows at a snapshot as its manifest list counts them, -1 when that cannot be read."""
+    [said] = _ask([{"metadata": held.path, "snapshot": snapshot, "listed": True}])
+    return int(str(said.get("rows", -1)))
+
+
 def _ask(asked: Sequence[Mapping[str, object]]) -> list[dict[str, object]]:
-    """PyIceberg in a process of its own."""
+    """PyIceberg: in a process of its own where it scans tables."""
     import os
+
+    if all(each["listed"] for each in asked):
+        return answers(asked, storage.properties())
 
     ran = subprocess.run(
         [sys.executable, "-m", "converters.iceberg.publish.asking"],

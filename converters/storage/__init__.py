@@ -17,13 +17,14 @@ import pyarrow.fs as pafs
 
 from bridge.errors import Blocked, Missing, Unanswered, Unreachable, UsageError
 from bridge.model.paths import normalise, scheme
-from converters.storage import s3
+from converters.storage import conditional, s3
 
 __all__ = [
     "SCHEMES",
     "absolute",
     "create",
     "filesystem",
+    "is_exclusive",
     "is_file",
     "list_directory",
     "make_directory",
@@ -365,16 +366,27 @@ def write(uri: str, content: bytes, temporary: str, durable: bool = True) -> Non
     put(aside, uri)
 
 
+def is_exclusive(uri: str) -> bool:
+    """Whether `create` keeps two writers apart there."""
+    return not scheme(uri) or (scheme(uri) == "s3" and conditional.is_conditional(uri))
+
+
 def create(uri: str, content: bytes, temporary: str) -> bool:
     """A whole small file, as `write` does, unless there is one of that name already: False then.
 
-    An object store is asked first and then written to, which two writers at the same instant can get through.
+    A store that is not exclusive is asked first and then written to, which two writers at the same instant can get
+    through.
     """
     if scheme(uri):
         if is_file(uri):
             return False
-        write(uri, content, temporary)
-        return True
+        if not is_exclusive(uri):
+            write(uri, content, temporary)
+            return True
+        made = conditional.created(uri, content)
+        if made is None and not is_file(uri):
+            raise Unanswered(f"{uri} cannot be written: the store does not say that it was", retryable=True)
+        return read(uri, "file") == content if made is None else made
     aside = os.path.join(os.path.dirname(uri), temporary)
     try:
         with open(aside, "wb") as output:

@@ -17,9 +17,9 @@ import pyarrow.fs as pafs
 
 from bridge.errors import UsageError
 
-__all__ = ["ANY_REGION", "Keys", "S3Settings", "filesystem", "fingerprint", "settings"]
+__all__ = ["ANY_REGION", "REQUEST", "Keys", "S3Settings", "filesystem", "fingerprint", "region_of", "settings"]
 
-_CONNECT, _REQUEST, _TRIES = 5.0, 20.0, 3
+_CONNECT, REQUEST, _TRIES = 5.0, 20.0, 3
 ANY_REGION = "us-east-1"  # what servers other than Amazon's expect when nobody says
 
 
@@ -102,17 +102,22 @@ def _ini(path: str) -> configparser.RawConfigParser:
     return parser
 
 
+def region_of(bucket: str) -> str:
+    """The region of a bucket when none is configured."""
+    return ANY_REGION if settings().endpoint else str(pafs.resolve_s3_region(bucket))
+
+
 def filesystem(bucket: str) -> Any:
     """pyarrow's filesystem for a bucket, with an end to its patience."""
     found = settings()
     given: dict[str, Any] = {}
     if found.endpoint:
         given = {"endpoint_override": found.endpoint, "scheme": "https" if found.secure else "http"}
-    region = found.region or (ANY_REGION if found.endpoint else pafs.resolve_s3_region(bucket))
+    region = found.region or region_of(bucket)
     return pafs.S3FileSystem(
         region=region,
         connect_timeout=_CONNECT,
-        request_timeout=_REQUEST,
+        request_timeout=REQUEST,
         retry_strategy=pafs.AwsStandardS3RetryStrategy(max_attempts=_TRIES),
         **given,
     )

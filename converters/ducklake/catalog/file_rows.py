@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,11 +14,11 @@ from bridge.errors import Blocked
 from bridge.model.mapping import MappedColumn, NameMapping
 from bridge.model.types import FieldId
 from converters.ducklake.catalog.history import inlined_tables
-from converters.ducklake.catalog.overlay import Overlay, frames
+from converters.ducklake.catalog.overlay import Condition, Overlay, frames
 from converters.ducklake.catalog.session import Session
 from converters.ducklake.catalog.tables import inlined_deletes
 
-__all__ = ["MEASURES", "FileRows", "InlinedGroup", "mappings", "read_rows", "stat_frames"]
+__all__ = ["MEASURES", "FileRows", "InlinedGroup", "Later", "has_files", "mappings", "read_rows", "stat_frames"]
 
 _DATA = {
     "data_file_id": pl.Int64,
@@ -83,8 +83,16 @@ class InlinedGroup:
 
 
 @dataclass(frozen=True, slots=True)
+class Later:
+    """What came after a snapshot; `file` is the first id that was given to a file after it."""
+
+    snapshot: int
+    file: int
+
+
+@dataclass(frozen=True, slots=True)
 class FileRows:
-    """All of it, as the catalog's columns."""
+    """All of it, or what concerns files that changed later, as the catalog's columns."""
 
     data: pl.DataFrame
     deletes: pl.DataFrame
@@ -92,37 +100,155 @@ class FileRows:
     """Rows of the table that notes deleted positions: file_id, row_id (a position), begin_snapshot."""
     inlined: tuple[InlinedGroup, ...]
     mappings: Mapping[int, NameMapping]
+    rest: int = 0
+    """The live rows of what was left out."""
 
 
-def _mine(table_id: int) -> Callable[[Any], sa.ColumnElement[bool]]:
+def _mine(table_id: int) -> Condition:
     return lambda each: each.table_id == table_id
 
 
-def read_rows(session: Session, table_id: int, head: int) -> FileRows:
-    """Everything of one table that begins at the head or before."""
-    catalog, mine = Overlay(session), _mine(table_id)
+def _concerned(session: Session, catalog: Overlay, table_id: int, later: Later | None) -> Condition:
+    """The rows of data files that begin or end after a snapshot or were registered after it, in which rows are deleted
+    later, or that lie where one lies that begins later."""
+    if later is None:
+        return _mine(table_id)
+    deleting = catalog.select(
+        "delete_file",
+        "data_file_id",
+        where=lambda each: (
+            (each.table_id == table_id) & _changed(each, later)
+            | (each.table_id == table_id) & (each.delete_file_id >= later.file)
+        ),
+    )
+    again = catalog.select(
+        "data_file", "path", where=lambda each: (each.table_id == table_id) & (each.begin_snapshot > later.snapshot)
+    )
+    noted = inlined_deletes(table_id)
+    has_noted = session.has_table(noted.name)
+
+    def concerned(each: Any) -> sa.ColumnElement[bool]:
+        found = [_changed(each, later), each.data_file_id >= later.file, each.path.in_(again)]
+        if deleting is not None:
+            found.append(each.data_file_id.in_(deleting))
+        if has_noted:
+            late = sa.select(noted.c.file_id).where(noted.c.begin_snapshot > later.snapshot)
+            found.append(each.data_file_id.in_(late))
+        return sa.and_(each.table_id == table_id, sa.or_(*found))
+
+    return concerned
+
+
+def _changed(each: Any, later: Later) -> sa.ColumnElement[bool]:
+    return sa.or_(each.begin_snapshot > later.snapshot, each.end_snapshot > later.snapshot)
+
+
+def read_rows(session: Session, table_id: int, head: int, later: Later | None = None) -> FileRows:
+    """What one table has that begins at the head or before: everything, or all that concerns what changed later."""
+    catalog = Overlay(session)
+    concerned = _concerned(session, catalog, table_id, later)
+    files = None if later is None else catalog.select("data_file", "data_file_id", where=concerned)
     begun = pl.col("begin_snapshot") <= head
+
+    def of_files(each: Any) -> sa.ColumnElement[bool]:
+        mine: sa.ColumnElement[bool] = each.table_id == table_id
+        return mine if files is None else mine & each.data_file_id.in_(files)
+
     noted = pl.DataFrame(schema=_NOTED)
     held = inlined_deletes(table_id)
-    if session.has_table(held.name):
-        parts = list(frames(session, sa.select(held.c.file_id, held.c.row_id, held.c.begin_snapshot), _NOTED))
+    has_noted = session.has_table(held.name)
+    if has_noted:
+        query = sa.select(held.c.file_id, held.c.row_id, held.c.begin_snapshot)
+        parts = list(frames(session, query if files is None else query.where(held.c.file_id.in_(files)), _NOTED))
         noted = pl.concat([noted, *parts])
         if sum(noted.null_count().row(0)):
             raise Blocked(f"{held.name} of {session.place.path} has rows with NULL", code="metadata-unreadable")
         noted = noted.filter(begun)
+    data = catalog.frame("data_file", _DATA, concerned)
+    deletes = catalog.frame("delete_file", _DELETE, of_files)
+    groups = tuple(_inlined(session, catalog, table_id, head, later))
+    rest = 0
+    if later is not None:
+        rest = _rest(session, catalog, table_id, later, data, deletes, noted if has_noted else None, groups)
     return FileRows(
-        data=catalog.frame("data_file", _DATA, mine).filter(begun),
-        deletes=catalog.frame("delete_file", _DELETE, mine).filter(begun),
+        data=data.filter(begun),
+        deletes=deletes.filter(begun),
         noted=noted,
-        inlined=tuple(_inlined(session, catalog, table_id, head)),
+        inlined=groups,
         mappings=mappings(catalog, table_id),
+        rest=rest,
     )
 
 
-def _inlined(session: Session, catalog: Overlay, table_id: int, head: int) -> Iterator[InlinedGroup]:
+def _rest(
+    session: Session,
+    catalog: Overlay,
+    table_id: int,
+    later: Later,
+    data: pl.DataFrame,
+    deletes: pl.DataFrame,
+    noted: pl.DataFrame | None,
+    groups: Sequence[InlinedGroup],
+) -> int:
+    """The live rows in what was not read: all that a snapshot saw and that did not end since, without what was read."""
+
+    def total(query: sa.Select[Any] | None, column: str = "") -> int:
+        if query is None:
+            return 0
+        made = query.subquery()
+        [(found,)] = session.rows(
+            sa.select(sa.func.sum(made.c[column]) if column else sa.func.count()).select_from(made)
+        )
+        return int(found or 0)
+
+    def lasting(each: Any) -> sa.ColumnElement[bool]:
+        return sa.and_(each.table_id == table_id, each.begin_snapshot <= later.snapshot, each.end_snapshot.is_(None))
+
+    there = (pl.col("begin_snapshot") <= later.snapshot) & pl.col("end_snapshot").is_null()
+    read = data.filter(there)
+    of_read = pl.col("data_file_id").is_in(read["data_file_id"].implode())
+    lasting_files = catalog.select("data_file", "data_file_id", where=lasting)
+    assert lasting_files is not None
+    rows = total(catalog.select("data_file", "record_count", where=lasting), "record_count")
+    rows -= int(read["record_count"].sum())
+    deleted = catalog.select(
+        "delete_file",
+        "delete_count",
+        where=lambda each: sa.and_(
+            each.table_id == table_id, each.end_snapshot.is_(None), each.data_file_id.in_(lasting_files)
+        ),
+    )
+    rows -= total(deleted, "delete_count")
+    rows += int(deletes.filter(of_read & pl.col("end_snapshot").is_null())["delete_count"].sum())
+    if noted is not None:
+        held = inlined_deletes(table_id)
+        rows -= total(
+            sa.select(held.c.file_id).where(held.c.file_id.in_(lasting_files), held.c.begin_snapshot <= later.snapshot)
+        )
+        before = noted.filter(pl.col("begin_snapshot") <= later.snapshot)
+        rows += int(before["file_id"].is_in(read["data_file_id"].implode()).sum())
+    for name, _ in inlined_tables(catalog, table_id):
+        each = catalog.probed(name).c
+        rows += total(sa.select(each.row_id).where(each.begin_snapshot <= later.snapshot, each.end_snapshot.is_(None)))
+    return rows - sum(each.ends.null_count() for each in groups if each.begin <= later.snapshot)
+
+
+def has_files(session: Session, table_id: int) -> bool:
+    """Whether a table ever had a data file."""
+    query = Overlay(session).select("data_file", "data_file_id", where=_mine(table_id))
+    return query is not None and bool(session.rows(query.limit(1)))
+
+
+def _inlined(
+    session: Session, catalog: Overlay, table_id: int, head: int, later: Later | None
+) -> Iterator[InlinedGroup]:
     for name, version in inlined_tables(catalog, table_id):
         held = catalog.probed(name)
         query = sa.select(*(held.c[each] for each in _HELD))
+        if later is not None:
+            query = query.where(
+                held.c.begin_snapshot.in_(sa.select(held.c.begin_snapshot).where(_changed(held.c, later)))
+            )
         rows = pl.concat([pl.DataFrame(schema=_HELD), *frames(session, query, _HELD)])
         if rows["row_id"].null_count():
             raise Blocked(f"{name} of {session.place.path} holds rows without an id", code="metadata-unreadable")
@@ -158,6 +284,12 @@ def mappings(catalog: Overlay, table_id: int) -> dict[int, NameMapping]:
     return {id_: NameMapping(made(id_, None)) for id_ in ids}
 
 
-def stat_frames(session: Session, table_id: int) -> Iterator[pl.DataFrame]:
-    """The file statistics of a table in parts."""
-    return Overlay(session).frames("file_column_stats", _STATS, _mine(table_id))
+def stat_frames(session: Session, table_id: int, later: Later | None = None) -> Iterator[pl.DataFrame]:
+    """The file statistics of a table, or of what changed later, in parts."""
+    catalog = Overlay(session)
+    if later is None:
+        return catalog.frames("file_column_stats", _STATS, _mine(table_id))
+    files = catalog.select("data_file", "data_file_id", where=_concerned(session, catalog, table_id, later))
+    return catalog.frames(
+        "file_column_stats", _STATS, lambda each: (each.table_id == table_id) & each.data_file_id.in_(files)
+    )

@@ -27,6 +27,7 @@ __all__ = [
     "View",
     "definition",
     "inlined_tables",
+    "is_live",
     "lake_state",
     "snapshot_ids",
 ]
@@ -46,11 +47,14 @@ class Spanned:
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """A snapshot that the lake keeps; `time` is microseconds from 1970."""
+    """A snapshot that the lake keeps; `time` is microseconds from 1970, `told` whether it says what it changed, and
+    `next_file_id` what the next file was to be called."""
 
     id: int
     time: int
     schema_version: int
+    next_file_id: int | None = None
+    told: bool = False
     author: str = ""
     message: str = ""
     extra: str = ""
@@ -178,17 +182,10 @@ class Definition:
 def lake_state(session: Session, at: int | None = None) -> LakeState:
     """The lake as of its newest snapshot, or of the snapshot `at`."""
     version, catalog = require_readable(session), Overlay(session)
-    snapshots = _snapshots(catalog)
+    snapshots, changes = _snapshots(catalog, at)
     if not snapshots:
         raise Blocked(f"catalog {session.place.path} has no snapshot", code="foreign-catalog")
-    if at is not None:
-        snapshots = [each for each in snapshots if each.id <= at]
     head = snapshots[-1].id
-    changes: dict[int, list[tuple[int, str]]] = {}
-    for id_, made in catalog.rows("snapshot_changes", "snapshot_id", "changes_made"):
-        for word, what in reads.changes(made or "") if id_ <= head else ():
-            if what.isdigit():
-                changes.setdefault(int(what), []).append((id_, word))
     tables = catalog.rows(
         "table",
         *("begin_snapshot", "end_snapshot", "path", "path_is_relative", "table_id", "table_uuid", "schema_id"),
@@ -216,22 +213,38 @@ def lake_state(session: Session, at: int | None = None) -> LakeState:
     )
 
 
+def is_live(session: Session, table_id: int) -> bool:
+    """Whether a table is there now."""
+    spans = Overlay(session).rows("table", "end_snapshot", where=lambda each: each.table_id == table_id)
+    return any(end is None for (end,) in spans)
+
+
 def snapshot_ids(session: Session) -> frozenset[int]:
     """The snapshots that the lake keeps now."""
     return frozenset(row[0] for row in Overlay(session).rows("snapshot", "snapshot_id"))
 
 
-def _snapshots(catalog: Overlay) -> list[Snapshot]:
-    said = {
-        row[0]: tuple(text or "" for text in row[1:])
-        for row in catalog.rows("snapshot_changes", "snapshot_id", "author", "commit_message", "commit_extra_info")
-    }
-    rows = catalog.rows("snapshot", "snapshot_id", "snapshot_time", "schema_version")
+def _snapshots(catalog: Overlay, at: int | None) -> tuple[list[Snapshot], dict[int, list[tuple[int, str]]]]:
+    """The snapshots until one, and what they changed by table id."""
+    until = None if at is None else lambda each: each.snapshot_id <= at
+    said: dict[int, tuple[str, str, str, bool]] = {}
+    changes: dict[int, list[tuple[int, str]]] = {}
+    columns = ("snapshot_id", "changes_made", "author", "commit_message", "commit_extra_info")
+    for id_, made, *texts in catalog.rows("snapshot_changes", *columns, where=until):
+        author, message, extra = (text or "" for text in texts)
+        said[id_] = author, message, extra, bool(made)
+        for word, what in reads.changes(made or ""):
+            if what.isdigit():
+                changes.setdefault(int(what), []).append((id_, word))
+    rows = catalog.rows("snapshot", "snapshot_id", "snapshot_time", "schema_version", "next_file_id", where=until)
+    snapshots = []
     try:
-        made = [Snapshot(id_, micros(time), version, *said.get(id_, ())) for id_, time, version in rows]
+        for id_, time, version, next_file in rows:
+            author, message, extra, told = said.get(id_, ("", "", "", False))
+            snapshots.append(Snapshot(id_, micros(time), version, next_file, told, author, message, extra))
     except ValueError as error:
         raise Blocked(f"a snapshot has no valid time: {error}", code="metadata-unreadable") from error
-    return sorted(made, key=lambda each: each.id)
+    return sorted(snapshots, key=lambda each: each.id), changes
 
 
 def _macros(catalog: Overlay) -> list[Macro]:

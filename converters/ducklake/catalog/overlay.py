@@ -19,7 +19,7 @@ from converters.ducklake.catalog import postgres
 from converters.ducklake.catalog.session import Session
 from converters.ducklake.catalog.tables import TABLES
 
-__all__ = ["READABLE", "Overlay", "require_readable"]
+__all__ = ["READABLE", "Condition", "Overlay", "frames", "require_readable"]
 
 READABLE = ("0.2", "0.3-dev1", "0.3", "0.4-dev1", "0.4", "1.0-dev1", "1.0")
 _BEFORE = {"ducklake_file_column_stats": "ducklake_file_column_statistics"}
@@ -79,7 +79,7 @@ class Overlay:
 
     def __init__(self, session: Session) -> None:
         self.session = session
-        self._held: dict[str, sa.TableClause | None] = {}
+        self._held: dict[str, sa.TableClause | None] = {} if session.probes is None else session.probes
 
     def _table(self, name: str) -> sa.TableClause | None:
         """The catalog's own table behind a name of 1.0, with the columns that it has; None when it has none."""

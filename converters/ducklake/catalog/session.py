@@ -39,9 +39,12 @@ Result = TypeVar("Result")
 class Session:
     """One open transaction on a catalog."""
 
-    def __init__(self, place: Place, connection: sa.Connection) -> None:
+    def __init__(self, place: Place, connection: sa.Connection, write: bool = True) -> None:
         self.place = place
         self.connection = connection
+        self.probes: dict[str, Any] | None = None if write else {}
+        """What was found of the catalog's tables, where this transaction does not make any."""
+        self._names: frozenset[str] | None = None
         self.files: list[str] = []
         """Files that this transaction wrote; without its commit they belong to nobody."""
 
@@ -97,6 +100,11 @@ class Session:
         """Whether the catalog database holds a table."""
         if self.place.is_server:
             return postgres.has_table(self.connection, name)
+        if self.probes is not None:
+            if self._names is None:
+                found = self.connection.execute(sa.text("SELECT name FROM sqlite_master"))
+                self._names = frozenset(row[0] for row in found)
+            return name in self._names
         query = sa.text("SELECT count(*) FROM sqlite_master WHERE name = :name")
         return bool(self.connection.execute(query, {"name": name}).scalar())
 
@@ -196,7 +204,7 @@ def session(place: Place, *, create: bool = False, write: bool = False) -> Itera
         connection = with_retry(lambda: _connect(engine, place))
         try:
             with connection.begin():
-                opened = Session(place, connection)
+                opened = Session(place, connection, write or create)
                 yield opened
                 committing = kept = True
             if create and place.backend == "duckdb":

@@ -29,7 +29,10 @@ _CONFLICT, _THERE = 409, (200, 204)
 
 
 class RestHome(RestReader):
-    """A REST catalog, and where its new tables lie."""
+    """A REST catalog, and where its new tables lie. It takes snapshots one by one, their sequence numbers ascend."""
+
+    is_exclusive = True
+    replaces = False
 
     def __init__(self, settings: Settings) -> None:
         super().__init__(settings)
@@ -97,6 +100,14 @@ class RestHome(RestReader):
             )
         found = self.find(name)
         return found[1].path if found is not None else ""
+
+    def forget(self, name: TableName, held: Held) -> None:
+        """The server drops it without a purge; its metadata files are the server's."""
+        found = self.find(name)
+        if found is None or found[1].path != held.path:
+            raise Conflict(f"{name} in {self.shown} changed meanwhile", hint="run it again")
+        with self._told():
+            self._client.drop_table((*name.namespace, name.name))
 
     def _register(self, name: TableName, metadata: Mapping[str, Any], mark: str) -> str:
         for depth in range(1, len(name.namespace) + 1):

@@ -14,18 +14,21 @@ import sqlalchemy as sa
 from sqlalchemy.pool import NullPool
 
 from bridge.errors import Conflict, Unreachable, UsageError
-from bridge.model.paths import normalise
+from bridge.model.paths import is_within, normalise
 from bridge.model.table import TableName
 from converters import storage
 from converters.iceberg.catalogs.settings import Settings
 from converters.iceberg.catalogs.sql import MARK, PROPERTIES, TABLES
-from converters.iceberg.warehouse import Held, document, load
+from converters.iceberg.warehouse import Held, document, load, remove_metadata
 
 __all__ = ["SqlHome"]
 
 
 class SqlHome:
     """A catalog in a database, and the warehouse directory where its new tables lie."""
+
+    is_exclusive = True
+    replaces = True
 
     def __init__(self, settings: Settings) -> None:
         warehouse = str(settings.get("warehouse", ""))
@@ -107,6 +110,21 @@ class SqlHome:
             storage.remove(path)
             raise
         return path
+
+    def forget(self, name: TableName, held: Held) -> None:
+        """The row goes, then the files that it led to."""
+        log = [str(each["metadata-file"]) for each in held.metadata.get("metadata-log") or ()]
+        with self._asked() as connection, connection.begin():
+            places = connection.scalars(sa.select(TABLES.c.metadata_location).where(self._is(name))).all()
+            stored = next((each for each in places if normalise(each) == held.path), held.path)
+            gone = connection.execute(
+                sa.delete(TABLES).where(self._is(name), TABLES.c.metadata_location == stored)
+            ).rowcount
+        if gone != 1:
+            raise Conflict(f"{name} in {self.shown} changed meanwhile", hint="run it again")
+        location = str(held.metadata["location"])
+        storage.parallel(storage.remove, [each for each in (*log, held.path) if is_within(each, location)])
+        remove_metadata(location)
 
     def _swap(self, name: TableName, held: Held | None, path: str) -> None:
         namespace = ".".join(name.namespace)

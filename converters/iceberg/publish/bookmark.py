@@ -8,7 +8,17 @@ from typing import Any
 
 from bridge.ports import Bookmark, TableWrite
 
-__all__ = ["COMMIT", "PROPERTY", "TIME", "bookmark_of", "kept_commits", "property_text", "refs_of"]
+__all__ = [
+    "COMMIT",
+    "PROPERTY",
+    "TIME",
+    "bookmark_of",
+    "foreign",
+    "has_rewritten",
+    "kept_commits",
+    "property_text",
+    "refs_of",
+]
 
 PROPERTY = "ducklake-bridge.bookmark"
 COMMIT = "ducklake-bridge.source-commit"
@@ -16,13 +26,15 @@ TIME = "ducklake-bridge.source-time"
 _LAYOUT = ("current-schema-id", "default-spec-id", "default-sort-order-id", "last-column-id")
 
 
-def property_text(write: TableWrite, snapshot: int | None, metadata: Mapping[str, Any]) -> str:
-    """The bookmark after a run that ended at a snapshot."""
+def property_text(write: TableWrite, snapshot: int | None, metadata: Mapping[str, Any], rewritten: bool) -> str:
+    """The bookmark after a run that ended at a snapshot; `rewritten` as has_rewritten says it later."""
     commits = write.table.commits
     return json.dumps(
         {
             "source": dict(write.source),
             "commit": commits[-1].id if commits else "",
+            "time": commits[-1].own_time if commits else None,
+            "rewritten": rewritten,
             "definition": write.definition,
             "plan": write.plan,
             "ownership": write.ownership,
@@ -42,6 +54,15 @@ def refs_of(metadata: Mapping[str, Any]) -> frozenset[str]:
         return frozenset()
 
 
+def has_rewritten(metadata: Mapping[str, Any]) -> bool | None:
+    """Whether files that we wrote may be among the table's; None when nothing tells."""
+    try:
+        said = json.loads((metadata.get("properties") or {})[PROPERTY])["rewritten"]
+    except (ValueError, KeyError, TypeError):
+        return None
+    return said if isinstance(said, bool) else None
+
+
 def bookmark_of(metadata: Mapping[str, Any]) -> Bookmark | None:
     """What a table's metadata says; None when we did not write it."""
     text = (metadata.get("properties") or {}).get(PROPERTY)
@@ -58,6 +79,7 @@ def bookmark_of(metadata: Mapping[str, Any]) -> Bookmark | None:
             str(said["ownership"]),
             changed,
             maintained,
+            None if said.get("time") is None else int(said["time"]),
         )
     except (ValueError, KeyError, TypeError, AttributeError):
         return None
@@ -84,6 +106,20 @@ def _changed(metadata: Mapping[str, Any], said: Mapping[str, Any]) -> tuple[str,
     if ids != said["layout"][:-1] or not isinstance(columns, int) or columns > said["layout"][-1]:
         return "its schema, partitioning or sort order", False
     return "", False
+
+
+def foreign(metadata: Mapping[str, Any]) -> str:
+    """The first thing in the metadata that is not ours, "" for none: a change since we wrote it, a snapshot beside the
+    main line, a reference."""
+    bookmark = bookmark_of(metadata)
+    if bookmark is not None and bookmark.changed_by:
+        return bookmark.changed_by
+    ours = set(kept_commits(metadata).values())
+    others = (each["snapshot-id"] for each in metadata.get("snapshots") or () if each["snapshot-id"] not in ours)
+    if (snapshot := next(others, None)) is not None:
+        return f"snapshot {snapshot}"
+    refs = (each for each in metadata.get("refs") or () if each != "main" and each not in refs_of(metadata))
+    return next((f"reference {each}" for each in refs), "")
 
 
 def kept_commits(metadata: Mapping[str, Any]) -> dict[str, int]:

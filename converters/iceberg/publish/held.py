@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -10,11 +11,12 @@ import polars as pl
 
 from bridge.model.paths import is_within
 from converters import storage
-from converters.iceberg.avro import read_frame, read_records
+from converters.iceberg.avro import mentions, read_frame, read_records
+from converters.iceberg.publish.bookmark import kept_commits
 from converters.iceberg.publish.history import State
-from converters.iceberg.publish.manifest_files import DELETED, manifest_of
+from converters.iceberg.publish.manifest_files import DELETED, GONE, OTHER, manifest_of
 
-__all__ = ["every_path", "held_files", "held_state", "lost_snapshots"]
+__all__ = ["Concerned", "as_of", "every_path", "held_files", "held_state", "lost_snapshots"]
 
 _ENTRY = {
     "status": pl.Int32,
@@ -32,12 +34,43 @@ def _current(metadata: Mapping[str, Any]) -> Mapping[str, Any] | None:
     return next((each for each in metadata.get("snapshots") or () if each["snapshot-id"] == current), None)
 
 
+def as_of(metadata: Mapping[str, Any], snapshot: int | None) -> Mapping[str, Any]:
+    """The metadata with one of our snapshots as the newest of ours, or with none of ours."""
+    snapshots = metadata.get("snapshots") or ()
+    found = next((each for each in snapshots if each["snapshot-id"] == snapshot), None)
+    sequence = int(found["sequence-number"]) if found else 0
+    ours = set(kept_commits(metadata).values())
+    kept = [each for each in snapshots if each["snapshot-id"] not in ours or each["sequence-number"] <= sequence]
+    rows = int(found.get("first-row-id", 0)) + int(found.get("added-rows", 0)) if found else 0
+    return {
+        **metadata,
+        "snapshots": kept,
+        "current-snapshot-id": snapshot,
+        "last-sequence-number": sequence,
+        "next-row-id": rows,
+    }
+
+
+@dataclass(frozen=True, slots=True)
+class Concerned:
+    """Paths of data files that are looked for, and of those whose deletes are; nothing else of the target changes."""
+
+    data: frozenset[str]
+    deletes: frozenset[str]
+
+
+_NOTHING = np.zeros(0, dtype=np.int64)
+
+
 def held_state(
-    metadata: Mapping[str, Any] | None, number_of: Mapping[tuple[int, str], tuple[int, int]], unknown: int
+    metadata: Mapping[str, Any] | None,
+    number_of: Mapping[tuple[int, str], tuple[int, int]],
+    unknown: int,
+    concerned: Concerned | None = None,
 ) -> State:
-    """The state to go on from. `number_of` gives the number and the record count of a live data file by (0, path) and
-    of the deletes of a data file by (1, its path); what is listed beside them, or with other deletes, gets numbers from
-    `unknown` on."""
+    """The state to go on from; manifests that name none of the files concerned are passed over. `number_of` gives the
+    number and the record count of a live data file by (0, path) and of the deletes of a data file by (1, its path);
+    what is listed beside them, or with other deletes, gets numbers from `unknown` on."""
     if metadata is None:
         return State()
     state = State(
@@ -49,13 +82,22 @@ def held_state(
     state.snapshot = int(snapshot["snapshot-id"])
     state.totals = {name: int(snapshot["summary"].get(name, 0)) for name in _TOTALS}
     for stored in read_records(storage.read(snapshot["manifest-list"], "manifest list")):
-        frame = read_frame(storage.read(stored["manifest_path"], "manifest"), _ENTRY, "data_file")
-        members = np.full(len(frame), -1, dtype=np.int64)
+        wanted = None if concerned is None else concerned.deletes if stored["content"] else concerned.data
+        content_ = _mentioning(stored, wanted)
+        if content_ is None:
+            state.manifests.append(manifest_of(stored, _NOTHING))
+            continue
+        frame = read_frame(content_, _ENTRY, "data_file")
+        members = np.full(len(frame), GONE, dtype=np.int64)
         columns = (frame[name].to_list() for name in _KEYS)
         for place, (status, content, path, referenced, count) in enumerate(zip(*columns, strict=True)):
             if status == DELETED:
                 continue
-            number, records = number_of.get((content, referenced if content else path), (-1, -1))
+            of = referenced if content else path
+            if wanted is not None and of not in wanted:
+                members[place] = OTHER
+                continue
+            number, records = number_of.get((content, of), (-1, -1))
             if number < 0 or (content and records != count):
                 number, unknown = unknown, unknown + 1
             members[place] = number
@@ -63,15 +105,29 @@ def held_state(
     return state
 
 
-def held_files(metadata: Mapping[str, Any]) -> list[tuple[str, int]]:
-    """(path, record count) of the data files that the newest snapshot lists."""
+def _mentioning(stored: Mapping[str, Any], texts: Collection[str] | None) -> bytes | None:
+    """The content of a manifest; None when none of some texts is in it."""
+    if texts is not None and not texts:
+        return None
+    content = storage.read(stored["manifest_path"], "manifest")
+    return content if texts is None or mentions(content, texts) else None
+
+
+def held_files(
+    metadata: Mapping[str, Any], commit: str = "", texts: Collection[str] | None = None
+) -> list[tuple[str, int]]:
+    """(path, record count) of the data files that the newest snapshot lists, or that of a source commit; with `texts`
+    at least of those in whose path one of them is."""
+    if commit:
+        metadata = {**metadata, "current-snapshot-id": kept_commits(metadata).get(commit)}
     snapshot, found = _current(metadata), []
     if snapshot is None:
         return []
     for stored in read_records(storage.read(snapshot["manifest-list"], "manifest list")):
-        if stored["content"]:
+        content = None if stored["content"] else _mentioning(stored, texts)
+        if content is None:
             continue
-        frame = read_frame(storage.read(stored["manifest_path"], "manifest"), _ENTRY, "data_file")
+        frame = read_frame(content, _ENTRY, "data_file")
         live = frame.filter(pl.col("status") != DELETED)
         found += list(zip(live["file_path"].to_list(), live["record_count"].to_list(), strict=True))
     return found

@@ -25,17 +25,19 @@ from converters.iceberg.publish.avro_schemas import (
 from converters.iceberg.publish.definition import schema_json, spec_json
 from converters.iceberg.publish.partitions import summary_bytes
 
-__all__ = ["ADDED", "DELETED", "EXISTING", "Manifest", "ManifestFiles", "Record", "entry"]
+__all__ = ["ADDED", "DELETED", "EXISTING", "GONE", "OTHER", "Manifest", "ManifestFiles", "Record", "entry"]
 
 EXISTING, ADDED, DELETED = 0, 1, 2
+GONE, OTHER = -1, -2
+"""In the place of a file's number: an entry that says only that a file was removed, one of a file without a number."""
 Record = dict[str, Any]
 """An entry as Avro holds it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Manifest:
-    """A manifest as a list names it. `members` are the numbers of its entries in the order of the file, -1 for those
-    that only say that a file was removed."""
+    """A manifest as a list names it. `members` are the numbers of its entries in the order of the file; none when it
+    was not read."""
 
     path: str
     length: int
@@ -56,6 +58,14 @@ class Manifest:
     @property
     def live(self) -> int:
         return self.counts[EXISTING] + self.counts[ADDED]
+
+    @property
+    def kept(self) -> np.ndarray:
+        """The members without those that are gone."""
+        if not len(self.members):
+            return np.full(self.live, OTHER, dtype=np.int64)
+        kept: np.ndarray = self.members[self.members != GONE]
+        return kept
 
 
 def entry(status: int, snapshot: int, sequence: int, file: Record) -> Record:

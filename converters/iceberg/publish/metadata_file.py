@@ -27,18 +27,21 @@ _ENGINE = frozenset({"operation", "manifests-created", "manifests-kept", "manife
 _PREVIOUS = 100
 
 
-def snapshot_ids(table: Table) -> list[int]:
+def snapshot_ids(table: Table, others: Mapping[str, Any] | None = None) -> list[int]:
     """The id that the snapshot had in the Iceberg table that a lake's came from, else the commit's own number, so that
-    AS OF means the same on both sides."""
+    AS OF means the same on both sides; but none that a snapshot of `others` has."""
+    taken = {int(each["snapshot-id"]) for each in (others or {}).get("snapshots") or ()}
     made: list[int] = []
     for commit in table.commits:
         number = original_id(commit, table) or 0
-        if number and number not in made:
+        if number and number not in made and number not in taken:
             made.append(number)
             continue
         number = int(commit.id) if commit.id.isdecimal() and len(commit.id) < 20 else 0
-        if not 0 < number < 1 << 63:
-            digest = hashlib.sha256(f"{table.uuid}\n{table.location}\n{commit.id}".encode()).digest()
+        if not 0 < number < 1 << 63 or number in taken:
+            told = f"{table.uuid}\n{table.location}\n{commit.id}"
+            told += f"\n{commit.own_time}\n{max(taken)}" if number in taken else ""
+            digest = hashlib.sha256(told.encode()).digest()
             number = int.from_bytes(digest[:8], "big") >> 1 or 1
         made.append(number)
     return made
@@ -122,23 +125,36 @@ def built(
     version: int,
     location: str,
     held: Mapping[str, Any] | None,
+    after: Mapping[str, Any] | None,
     held_path: str,
     next_row_id: int,
     properties: Mapping[str, str],
+    rewritten: bool,
 ) -> dict[str, Any]:
-    """The whole document; `held` is the one before, of which the snapshots `lost` cannot be read for long."""
+    """The whole document; `held` is the one before, of which the snapshots `lost` cannot be read for long, and `after`
+    is it without what was made anew."""
     table = write.table
     order = published_order(table.sort_order)
     schemas = {each.id: each for each in table.schemas.values()} | {table.schema.id: table.schema}
     documents, ids_of = _schemas(schemas, version, held)
-    kept = _kept(write, held, lost, bool(made))
-    snapshots = [*kept, *(_snapshot(each, ids_of[each.commit.schema], _millis(each.commit), version) for each in made)]
-    ids = {each["snapshot-id"] for each in snapshots}
+    kept = _kept(write, after, lost, bool(made))
+    times_of = {each["snapshot-id"]: int(each["timestamp-ms"]) for each in (held or {}).get("snapshots") or ()}
+    # what follows a state that the source has gone back behind is not older than that
+    onward = write.base is not None and not write.onto
+    log_before = (held or {}).get("snapshot-log") or () if onward else ()
+    floor = max((int(each["timestamp-ms"]) for each in log_before), default=0)
+    times_of |= {each.id: max(_millis(each.commit), floor) for each in made if each.id not in times_of}
+    snapshots = [*kept, *(_snapshot(each, ids_of[each.commit.schema], times_of[each.id], version) for each in made)]
+    ids = {each["snapshot-id"] for each in kept}
     log = [each for each in (held or {}).get("snapshot-log") or () if each["snapshot-id"] in ids]
-    log += [{"timestamp-ms": _millis(each.commit), "snapshot-id": each.id} for each in made]
+    log += [{"timestamp-ms": times_of[each.id], "snapshot-id": each.id} for each in made]
+    ids |= {each.id for each in made}
+    if write.base is None:
+        named = {each.get("schema-id") for each in snapshots} | set(ids_of.values())
+        documents = [each for each in documents if each["schema-id"] in named]
     current = made[-1].id if made else (held or {}).get("current-snapshot-id")
     times = [table.updated // 1000, *(each["timestamp-ms"] for each in log)]
-    by_commit = dict(zip((each.id for each in table.commits), snapshot_ids(table), strict=True))
+    by_commit = kept_commits({"snapshots": snapshots})
     found: dict[str, Any] = {
         "format-version": version,
         "table-uuid": (held or {}).get("table-uuid") or _uuid(table),
@@ -180,8 +196,8 @@ def built(
     else:
         found["refs"] = {**_others(held, ids), **_refs(table, current, by_commit, ids)}
     if version >= 3:
-        found["next-row-id"] = max(next_row_id, table.next_row_id or 0)
-    found["properties"][PROPERTY] = property_text(write, current, found)
+        found["next-row-id"] = max(next_row_id, table.next_row_id or 0, (held or {}).get("next-row-id", 0))
+    found["properties"][PROPERTY] = property_text(write, current, found, rewritten)
     return found
 
 
@@ -210,10 +226,12 @@ def _text(schema: Mapping[str, Any]) -> str:
 
 
 def _kept(write: TableWrite, held: Mapping[str, Any] | None, lost: frozenset[int], newer: bool) -> list[dict[str, Any]]:
-    """The snapshots before: those that stand for commits that the source has dropped go, since its files may."""
+    """The snapshots before: those that stand for commits that the source has dropped go, since its files may. One after
+    the commit that the target is taken to be at is of a history that the source has gone back behind."""
     if held is None:
         return []
-    there = {each.id for each in write.table.commits}
+    until = len(write.table.commits) if write.base is None else write.base + 1
+    there = {each.id for each in write.table.commits[:until]}
     gone = {snapshot for commit, snapshot in kept_commits(held).items() if commit not in there} | lost
     if not newer:
         gone.discard(held.get("current-snapshot-id", -1))

@@ -13,9 +13,9 @@ from bridge.ports import TableWrite
 from converters.iceberg.name_mapping import PROPERTY as MAPPING
 from converters.iceberg.publish.review import needs_rows
 
-__all__ = ["joined_mapping", "table_properties"]
+__all__ = ["GUARD", "joined_mapping", "table_properties"]
 
-_GUARD = "gc.enabled"
+GUARD = "gc.enabled"
 _VECTORIZED = "read.parquet.vectorization.enabled"
 
 
@@ -23,10 +23,12 @@ def table_properties(write: TableWrite, held: Mapping[str, Any] | None, options:
     """What the table is to have; what others set at the target stays."""
     found = dict((held or {}).get("properties") or {})
     used = write.files.table.column("mapping").drop_null().unique().to_pylist()
+    if write.files.since is not None:  # files that were left out may have any
+        used = list(range(len(write.files.mappings)))
     found |= {key: value for key, value in write.table.properties.items() if key != MAPPING or not used}
-    found.pop(_GUARD, None)
+    found.pop(GUARD, None)
     if write.ownership == "shared":
-        found[_GUARD] = "false"
+        found[GUARD] = "false"
     if needs_rows(write.table, options):
         found[_VECTORIZED] = "false"
     if used:

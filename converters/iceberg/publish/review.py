@@ -18,13 +18,13 @@ from bridge.model.mapping import MappedColumn
 from bridge.model.options import Options
 from bridge.model.schema import Placed, walk
 from bridge.model.table import Table, TableName
-from bridge.model.types import ColumnType, Decimal, FieldId, Geo, Leaf, Time, Timestamp, Unit
+from bridge.model.types import ColumnType, FieldId, Leaf
 from converters import storage
 from converters.iceberg.publish.type_changes import type_problems
 from converters.iceberg.type_matrix import READERS, Verdict, Way, choose, own_version
-from converters.iceberg.types import NAMES, schema_of
+from converters.iceberg.types import schema_of, word
 
-__all__ = ["needs_rows", "review_files", "review_table", "unread", "version_for", "word"]
+__all__ = ["needs_rows", "review_files", "review_table", "unread", "version_for"]
 
 
 def _leaves(table: Table) -> Iterator[Placed]:
@@ -125,27 +125,6 @@ def _types(table: Table, options: Options) -> Iterator[Finding]:
             yield Finding(Code.TYPE_READERS, subject, said)
 
 
-def word(type_: ColumnType, lake: bool = False) -> str:
-    """A type for people: Iceberg's name, or the lake's."""
-    if type_ in NAMES and not lake:
-        return NAMES[type_]
-    match type_:
-        case Leaf():
-            return type_.value
-        case Decimal(precision, scale):
-            return f"decimal({precision}, {scale})"
-        case Timestamp(Unit.MICRO, utc):
-            return "timestamptz" if utc else "timestamp"
-        case Timestamp(unit, utc):
-            return f"timestamp{'tz' if utc else ''}_{unit.value}"
-        case Time():
-            return "time"
-        case Geo(kind, _):
-            return kind
-        case _:
-            return str(type_)
-
-
 def unread(metadata: Mapping[str, Any]) -> str:
     """The types in a table's schemas that PyIceberg does not know, which then opens none of it."""
     types = {
@@ -190,8 +169,11 @@ def _lacking_defaults(table: Table, files: Files, first: int) -> bool:
     return any((carried & ~each).any() for each in holding.values())
 
 
-def review_files(table: Table, files: Files, options: Options, held: Mapping[str, Any] | None) -> list[FileProblem]:
-    """What follows from the files together."""
+def review_files(
+    table: Table, files: Files, options: Options, held: Mapping[str, Any] | None, fixed: Mapping[str, Any] | None
+) -> list[FileProblem]:
+    """What follows from the files together; `held` is the target's metadata, and `fixed` when its snapshots cannot be
+    replaced."""
     found: list[FileProblem] = []
     if version_for(table, files, 0, options, held) < 3:
         found += [FileProblem(each, None) for each in _lost_defaults(table)]
@@ -208,7 +190,7 @@ def review_files(table: Table, files: Files, options: Options, held: Mapping[str
         found += _mapped(table, files, pa.chunked_array([pa.array(numbered)]), Code.PHYSICAL_TYPE, said)
     if "pyiceberg" in _readers(options):
         found += _unnamed(table, files)
-    return [*found, *type_problems(table, files, held), *mapping_problems(table, files)]
+    return [*found, *type_problems(table, files, fixed), *mapping_problems(table, files)]
 
 
 def _lost_defaults(table: Table) -> Iterator[Finding]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any
@@ -20,8 +20,10 @@ from bridge.model.table import Table
 from bridge.model.types import ColumnType, FieldId
 from bridge.ports import ProgressSink, TableWrite
 from converters import storage
+from converters.iceberg.avro import records_mentioning
+from converters.iceberg.publish.bookmark import has_rewritten, kept_commits
 from converters.iceberg.publish.delete_writer import Deleted, DeleteWriter
-from converters.iceberg.publish.held import held_state, lost_snapshots
+from converters.iceberg.publish.held import Concerned, as_of, held_state, lost_snapshots
 from converters.iceberg.publish.history import Entries, Made, State, publish
 from converters.iceberg.publish.layout import published_specs
 from converters.iceberg.publish.lifetimes import Spans, spans_of
@@ -30,6 +32,7 @@ from converters.iceberg.publish.measures import Measures
 from converters.iceberg.publish.metadata_file import built, published_schema, snapshot_ids
 from converters.iceberg.publish.partitions import Proofs
 from converters.iceberg.publish.type_changes import agreeing
+from converters.iceberg.publish.way_back import RESTORED
 
 __all__ = ["Published", "prepare"]
 
@@ -95,7 +98,11 @@ class _Maker:
         specs: np.ndarray,
         manifests: ManifestFiles,
         deletes: DeleteWriter,
+        held: np.ndarray,
+        partitions: HeldPartitions,
     ) -> None:
+        self._held = held
+        self._partitions_held = partitions
         self._table = files.table
         self._spans = spans
         self._measures = measures
@@ -139,10 +146,14 @@ class _Maker:
         sets = self._spans.deletes
         rows = self._spans.row[sets.span[numbers]]
         paths = self._table.column("path").take(pa.array(rows)).to_pylist()
+        partitions = self._partitions(rows)
+        if self._manifests.names(int(self._specs[rows[0]])) and self._held[rows].any():
+            known = self._partitions_held.of(sets.span[numbers], frozenset(paths))
+            partitions = [known.get(path, own) for path, own in zip(paths, partitions, strict=True)]
         return self._deletes.write(
             [
                 Deleted(path, sets.positions(number), partition)
-                for path, number, partition in zip(paths, numbers.tolist(), self._partitions(rows), strict=True)
+                for path, number, partition in zip(paths, numbers.tolist(), partitions, strict=True)
             ]
         )
 
@@ -160,8 +171,10 @@ def prepare(
     """Write manifests and delete files below a location. `held` is the metadata that the target has, found at
     `held_path`; `mark` is part of every name, and nobody else's."""
     files = write.files
-    ours = pc.any(pc.starts_with(files.table.column("path"), f"{location}/data/{OWN_DIRECTORY}")).as_py()
-    write = replace(write, table=agreeing(write.table, bool(ours)))
+    ours = bool(pc.any(pc.starts_with(files.table.column("path"), f"{location}/data/{OWN_DIRECTORY}")).as_py())
+    if files.since is not None and held is not None:
+        ours = ours or has_rewritten(held) is not False
+    write = replace(write, table=agreeing(write.table, ours))
     table = write.table
     base = write.base
     start = write.first if base is None else base + 1
@@ -176,41 +189,52 @@ def prepare(
     spec_of = np.full(len(stated), whole, dtype=np.int64)
     for source, number in place.items():
         spec_of[stated == source] = number
+    if RESTORED in place:
+        spec_of[stated == 0] = place[RESTORED]
     measures = Measures(types, version_of_commit[np.clip(begin, 0, len(version_of_commit) - 1)])
     proofs = Proofs(specs, spec_of, latest)
     progress.step(f"{write.name}: statistics of {files.table.num_rows} files")
     for batch in files.stats():
         measures.add(batch)
         proofs.add(batch)
-    spec_of = proofs.settled(whole)
     spans = spans_of(files, write.first)
     metadata_directory = f"{location}/metadata"
     storage.make_directory(metadata_directory)
     storage.make_directory(f"{location}/data")
     manifests = ManifestFiles(metadata_directory, mark, version, specs, latest)
     deletes = DeleteWriter(f"{location}/data", mark, version)
-    maker = _Maker(files, spans, measures, proofs, spec_of, manifests, deletes)
     # a commit that the source has expired: what was deleted then cannot be told any more
     known = "" if base is None or base < 0 else table.commits[base].id
-    expired = base is not None and write.held not in (None, known)
-    entries, numbers = _entries(spans, spec_of, files, -1 if base is None else base, expired, maker)
-    state = held_state(held, numbers, len(entries.begin))
+    expired = base is not None and not write.onto and write.held not in (None, known)
+    after = held
+    if held is not None and (base is None or write.onto):
+        after = as_of(held, kept_commits(held)[write.onto] if write.onto else None)
+    numbers = _numbers(spans, files, -1 if base is None else base, expired)
+    partitioned = [id_ for id_, each in specs.items() if each.fields]
+    concerned = None if files.since is None or base is None else _concerned(files, base, bool(partitioned))
+    state = held_state(after, numbers, len(spans.row) + len(spans.deletes), concerned)
+    listed = _listed(state, spans, len(stated))
+    spec_of = np.where(listed >= 0, listed, proofs.settled(whole))
+    partitions = HeldPartitions(state, partitioned)
+    maker = _Maker(files, spans, measures, proofs, spec_of, manifests, deletes, listed >= 0, partitions)
+    entries = _entries(spans, spec_of, -1 if base is None else base, maker)
     if base is not None:
-        entries = _with_missing(entries, state, start)
+        entries = _with_missing(entries, state, start, concerned is not None)
     unknown = max((int(each.members.max(initial=-1)) for each in state.manifests), default=-1) + 1
     entries = _with_unknown(entries, unknown, start)
-    ids = snapshot_ids(table)
+    ids = snapshot_ids(table, held if expired else None)
     of_commit = [schemas[version_of_commit[place]] for place in range(len(table.commits))]
     progress.step(f"{write.name}: writing manifests of {len(table.commits) - start} snapshots")
     made: list[Made] = []
     try:
-        made = publish(table.commits, start, ids, of_commit, entries, state, manifests)
+        made = publish(table.commits, start, ids, of_commit, _sequences(held, ids), entries, state, manifests)
         storage.settle((*manifests.written, *deletes.written))
     except BaseException:
         Published({}, (), (*manifests.written, *deletes.written), 0).discard()
         raise
-    paths = frozenset(files.table.column("path").to_pylist())
-    lost = frozenset() if held is None else lost_snapshots(held, paths)
+    lost = frozenset[int]()
+    if held is not None and files.since is None:
+        lost = lost_snapshots(held, frozenset(files.table.column("path").to_pylist()))
     metadata = built(
         write,
         made,
@@ -220,12 +244,24 @@ def prepare(
         version,
         location,
         held,
+        after,
         held_path,
         state.next_row_id,
         properties,
+        ours,
     )
     added = int(entries.new[: entries.data].sum())
     return Published(metadata, tuple(made), (*manifests.written, *deletes.written), added)
+
+
+def _sequences(held: Mapping[str, Any] | None, ids: Sequence[int]) -> dict[int, int]:
+    """The sequence numbers that snapshots have; the first that is new comes after all that were ever given."""
+    snapshots = (held or {}).get("snapshots") or ()
+    found = {int(each["snapshot-id"]): int(each["sequence-number"]) for each in snapshots}
+    new = 1 + max((place for place, id_ in enumerate(ids) if id_ in found), default=-1)
+    if new < len(ids) and held is not None:
+        found[ids[new]] = int(held.get("last-sequence-number", 0)) + 1
+    return found
 
 
 def _held_specs(held: Mapping[str, Any] | None) -> dict[int, PartitionSpec]:
@@ -234,33 +270,72 @@ def _held_specs(held: Mapping[str, Any] | None) -> dict[int, PartitionSpec]:
     return {each.id: each for each in map(spec_of, (held or {}).get("partition-specs") or ())}
 
 
-def _entries(
-    spans: Spans, spec_of: np.ndarray, files: Files, base: int, expired: bool, maker: _Maker
-) -> tuple[Entries, dict[tuple[int, str], tuple[int, int]]]:
-    """All files under one numbering, and the numbers and record counts of those that the target may hold: data files
-    that are live at commit `base` or at the next, and deletes that are in effect at `base`, unless its state is of a
-    commit that is gone."""
+def _listed(state: State, spans: Spans, count: int) -> np.ndarray:
+    """The spec under which the target lists the file of each row, -1 for those that it does not list."""
+    found = np.full(count, -1, dtype=np.int64)
+    for manifest in state.manifests:
+        if not manifest.content:
+            members = manifest.members
+            found[spans.row[members[(members >= 0) & (members < len(spans.row))]]] = manifest.spec
+    return found
+
+
+class HeldPartitions:
+    """The partitions of files that the target lists, as it lists them: their deletes have to lie in the same."""
+
+    def __init__(self, state: State, specs: Collection[int]) -> None:
+        self._manifests = [each for each in state.manifests if not each.content and each.spec in specs]
+
+    def of(self, numbers: np.ndarray, paths: Collection[str]) -> dict[str, Record]:
+        """Those of some files, by number and by path."""
+        holding = [each for each in self._manifests if np.isin(numbers, each.members).any()]
+        contents = (storage.read(each.path, "manifest") for each in holding)
+        files = (each["data_file"] for content in contents for each in records_mentioning(content, paths))
+        return {each["file_path"]: each["partition"] for each in files if each["file_path"] in paths}
+
+
+def _entries(spans: Spans, spec_of: np.ndarray, base: int, maker: _Maker) -> Entries:
+    """All files under one numbering."""
+    sets = spans.deletes
+    begin, end = np.concatenate([spans.begin, sets.begin]), np.concatenate([spans.end, sets.end])
+    row = np.concatenate([spans.row, spans.row[sets.span]])
+    return Entries(len(spans.row), begin, end, spec_of[row], begin > base, maker.records)
+
+
+def _numbers(spans: Spans, files: Files, base: int, expired: bool) -> dict[tuple[int, str], tuple[int, int]]:
+    """The numbers and record counts of files that the target may hold: data files that are live at commit `base` or at
+    the next, and deletes that are in effect at `base`, unless its state is of a commit that is gone."""
     count, sets = len(spans.row), spans.deletes
     begin, end = np.concatenate([spans.begin, sets.begin]), np.concatenate([spans.end, sets.end])
     row = np.concatenate([spans.row, spans.row[sets.span]])
-    entries = Entries(count, begin, end, spec_of[row], begin > base, maker.records)
     data = np.arange(len(begin)) < count
     there = np.flatnonzero(np.where(data, begin <= base + 1, (begin <= base) & (not expired)) & (end > base))
     paths = files.table.column("path").take(pa.array(row[there])).to_pylist()
-    numbers = {
+    return {
         (int(number >= count), path): (number, len(sets.positions(number - count)) if number >= count else -1)
         for number, path in zip(there.tolist(), paths, strict=True)
     }
-    return entries, numbers
 
 
-def _with_missing(entries: Entries, state: State, start: int) -> Entries:
-    """What the target lists is not new; what it lacks of the state that it is at begins with the next commit."""
+def _concerned(files: Files, base: int, partitioned: bool) -> Concerned:
+    """The files that the target holds at a commit and that change later, where all others were left out. What is
+    deleted in a file has to lie in the same partition as the target lists for that."""
+    held = files.table.filter(pc.less_equal(files.table.column("begin"), base)).select(["path", "end"])
+    ending = held.filter(pc.fill_null(pc.greater(held.column("end"), base), False))
+    touched = frozenset(held.column("path").to_pylist())
+    return Concerned(touched if partitioned else frozenset(ending.column("path").to_pylist()), touched)
+
+
+def _with_missing(entries: Entries, state: State, start: int, deletes_alone: bool) -> Entries:
+    """What the target lists is not new; what it lacks of the state that it is at begins with the next commit. Where not
+    all data files were looked for, those that began before are there."""
     seen = np.zeros(len(entries.begin), dtype=bool)
     for manifest in state.manifests:
         members = manifest.members
         seen[members[(members >= 0) & (members < len(seen))]] = True
     new = ~seen & (entries.end > start)
+    if deletes_alone:
+        new[: entries.data] = entries.new[: entries.data]
     return replace(entries, new=new, begin=np.where(new, np.maximum(entries.begin, start), entries.begin))
 
 

@@ -35,8 +35,9 @@ from bridge.model.types import (
 )
 from converters import storage
 from converters.iceberg.type_matrix import stored
+from converters.iceberg.types import schema_of, word
 
-__all__ = ["agreeing", "type_problems"]
+__all__ = ["agreeing", "outgrown_types", "type_problems"]
 
 _BITS = {Leaf.INT8: 8, Leaf.UINT8: 9, Leaf.INT16: 16, Leaf.UINT16: 17, Leaf.INT32: 32, Leaf.UINT32: 33}
 _DIGITS = {
@@ -128,24 +129,27 @@ def type_problems(table: Table, files: Files, held: Mapping[str, Any] | None) ->
 
 
 def _published_otherwise(table: Table, held: Mapping[str, Any] | None) -> Iterator[FileProblem]:
-    """Columns whose published files have a type that Iceberg does not promote to the one that they would get now."""
-    before = _held_types(held)
-    others = [
-        ".".join(each.path)
-        for each in walk(table.schema.fields)
-        if each.is_leaf and not _promotes(before.get(each.field.id, stored(each.field.type)), stored(each.field.type))
-    ]
-    if others:
-        said = (
-            f"the published table has an older type of {', '.join(others)}, which Iceberg does not read as the newest"
-        )
-        hint = "remove the published table and publish it anew, or publish it under another name with --as"
+    """What a target whose snapshots stay as they are cannot take up."""
+    if others := outgrown_types(table, held):
+        said = f"{'; '.join(others)}: Iceberg has no promotion for that, and the published snapshots stay as they are"
+        hint = "drop the published table and publish it anew, or publish it under another name with --as"
         yield FileProblem(Finding(Code.PHYSICAL_TYPE, str(table.name), said, hint), None)
 
 
-def _held_types(held: Mapping[str, Any] | None) -> dict[FieldId, ColumnType]:
-    from converters.iceberg.types import schema_of
+def outgrown_types(table: Table, held: Mapping[str, Any] | None) -> list[str]:
+    """Columns whose published files have a type that Iceberg does not promote to the one that they would get now."""
+    before = _held_types(held)
+    found = []
+    for each in walk(table.schema.fields):
+        if each.is_leaf:
+            now = stored(each.field.type)
+            then = before.get(each.field.id, now)
+            if not _promotes(then, now):
+                found.append(f"{'.'.join(each.path)} was {word(then)} and is {word(now)} now")
+    return found
 
+
+def _held_types(held: Mapping[str, Any] | None) -> dict[FieldId, ColumnType]:
     for document in (held or {}).get("schemas") or ():
         if held is not None and document["schema-id"] == held.get("current-schema-id"):
             return {each.field.id: each.field.type for each in walk(schema_of(document).fields) if each.is_leaf}

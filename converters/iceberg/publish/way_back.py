@@ -6,18 +6,26 @@ import json
 from collections.abc import Mapping
 from dataclasses import replace
 
-from bridge.model.schema import Schema
+from bridge.model.layout import PartitionSpec, Simple
+from bridge.model.schema import Schema, walk
 from bridge.model.table import Commit, Ref, RefKind, Table
 from bridge.model.types import FieldId
+from converters.iceberg.partition import spec_of
 
-__all__ = ["original_id", "restored"]
+__all__ = ["RESTORED", "original_id", "restored"]
+
+RESTORED = -1
+"""The id, in Table.specs, of a partition spec that came back: the target numbers it."""
 
 _PROPERTY, _REF, _IDENTIFIERS = "iceberg.property.", "iceberg.ref.", "iceberg.identifier-field-ids"
-_LAYOUT = ("iceberg.partition-spec", "iceberg.sort-order")
+_SPEC = "iceberg.partition-spec"
+_LAYOUT = (_SPEC, "iceberg.sort-order")
+
+_DECLARED = frozenset({Simple.IDENTITY, Simple.YEAR, Simple.MONTH, Simple.DAY, Simple.HOUR})
 
 
 def restored(table: Table) -> Table:
-    """The table with its properties, references and identifier fields out of the tags that hold them."""
+    """The table with its properties, references, identifier fields and spec out of the tags that hold them."""
     properties = {
         key: value
         for key, value in table.properties.items()
@@ -34,13 +42,30 @@ def restored(table: Table) -> Table:
         if key.startswith(_REF) and key.removeprefix(_REF) not in named
     ]
     schema = _identified(table.schema, table.properties)
+    spec = _partitioned(table)
     return replace(
         table,
         properties=properties,
         refs=(*table.refs, *refs),
         schema=schema,
         schemas={**table.schemas, schema.id: schema},
+        spec=spec,
+        specs={**table.specs, spec.id: spec},
     )
+
+
+def _partitioned(table: Table) -> PartitionSpec:
+    """The spec that the table had, unless the lake's was changed since: it declares what a lake has a transform for."""
+    try:
+        kept = spec_of(json.loads(table.properties.get(_SPEC, "")))
+    except (ValueError, TypeError, KeyError, AttributeError):
+        return table.spec
+    declared = {(each.source, each.transform) for each in kept.fields if each.transform in _DECLARED}
+    live = {each.field.id for each in walk(table.schema.fields)}
+    now = {(each.source, each.transform) for each in table.spec.fields}
+    if now != declared or not {each.source for each in kept.fields} <= live:
+        return table.spec
+    return PartitionSpec(RESTORED, kept.fields)
 
 
 def _identified(schema: Schema, properties: Mapping[str, str]) -> Schema:

@@ -1,0 +1,301 @@
+"""A lake is followed by what changed: reading a part and reading everything lead to the same published table."""
+
+from __future__ import annotations
+
+import random
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import duckdb
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from bridge.errors import Conflict
+from bridge.model.files import Files, live_rows
+from bridge.model.options import Options
+from bridge.ports import Silent
+from converters.ducklake.reader import open_source
+from converters.iceberg.avro import read_records
+from tests.iceberg_judge import judge_iceberg
+from tests.lake_steps import life
+from tests.support import use
+from tests.test_publish import Lake, current, snapshots
+
+__all__: list[str] = []
+
+
+def changes(files: Files, since: int) -> set[tuple[Any, ...]]:
+    """What comes, goes and is deleted after a commit."""
+    rows = files.table.to_pylist()
+    found: set[tuple[Any, ...]] = set()
+    for row in rows:
+        if row["begin"] > since:
+            found.add(("begins", row["path"], row["begin"], row["record_count"], row["first_row_id"], row["size"]))
+        if row["end"] is not None and row["end"] > since:
+            found.add(("ends", row["path"], row["end"]))
+    for row in files.deletes.to_pylist():
+        if row["begin"] > since:
+            found.add(("deleted", rows[row["file"]]["path"], row["position"], row["begin"]))
+    return found
+
+
+def bounds(files: Files, since: int) -> set[tuple[Any, ...]]:
+    """The statistics of the files that come after a commit."""
+    rows = files.table.to_pylist()
+    return {
+        (
+            batch.field,
+            batch.exact,
+            rows[each["file"]]["path"],
+            *(str(value) for key, value in each.items() if key != "file"),
+        )
+        for batch in files.stats()
+        for each in batch.table.to_pylist()
+        if rows[each["file"]]["begin"] > since
+    }
+
+
+def partial_readings(attach: str) -> int:
+    """Compare what is read of each table after each of its commits with all that there is; how many were partial."""
+    source, partial = open_source(attach, Options()), 0
+    for name in source.tables():
+        opened = source.open(name)
+        whole, count = opened.files(Silent()), len(opened.table.commits)
+        every = live_rows(whole, count)
+        for since in range(count):
+            part = opened.files(Silent(), since)
+            if part.since is None:
+                continue
+            partial += 1
+            assert part.since == since
+            assert changes(part, since) == changes(whole, since), (str(name), since)
+            assert live_rows(part, count)[since:-1].tolist() == every[since:-1].tolist(), (str(name), since)
+            assert bounds(part, since) == bounds(whole, since)
+            # every row that is deleted in a file that is told of is told of
+            told = part.table.column("path").to_pylist()
+            there = {path: sum(each["path"] == path for each in whole.table.to_pylist()) for path in told}
+            assert all(told.count(path) == there[path] for path in there)
+    return partial
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", [0, 1, pytest.param(2, marks=pytest.mark.exhaustive)])
+def test_what_changed_after_any_commit_is_read_as_with_everything(seed: int, tmp_path: Path) -> None:
+    attach = f"sqlite:{tmp_path / 'lake.sqlite'}" if seed % 2 else str(tmp_path / "lake.ducklake")
+    # what makes a partial reading impossible is left to the tests below
+    rare = ("CALL ducklake", "ALTER", "COMMENT", "DROP")
+    every = list(life(100 + seed, 80))
+    use(attach, every[:40] + [each for each in every[40:] if not each.startswith(rare)])
+    assert partial_readings(attach) > 20
+
+
+PLAIN = ("CREATE TABLE t(id INTEGER, v VARCHAR)", "INSERT INTO t SELECT i, 'v' || i FROM range(60) r(i)")
+AFTER: dict[str, tuple[str, ...]] = {
+    "insert": ("INSERT INTO t SELECT i, 'w' FROM range(100, 130) r(i)",),
+    "delete": ("DELETE FROM t WHERE id = 3", "DELETE FROM t WHERE id = 4"),
+    "all": ("DELETE FROM t",),
+    "inlined": ("CALL lake.set_option('data_inlining_row_limit', 10)", "INSERT INTO t VALUES (200, 'x'), (201, 'y')",
+                "DELETE FROM t WHERE id IN (200, 5)", "UPDATE t SET v = 'z' WHERE id IN (201, 6)"),
+    "other": ("CREATE TABLE u(id INTEGER)", "INSERT INTO u FROM range(30)",
+              "INSERT INTO t SELECT 7, 'n' FROM range(20)", "DROP TABLE u"),
+}  # fmt: skip
+WHOLE: dict[str, tuple[str, ...]] = {
+    "merge": ("INSERT INTO t SELECT i, 'w' FROM range(100, 130) r(i)", "CALL ducklake_merge_adjacent_files('lake')"),
+    "rewrite": ("DELETE FROM t WHERE id < 30", "CALL ducklake_rewrite_data_files('lake', delete_threshold => 0)"),
+    "flush": ("CALL lake.set_option('data_inlining_row_limit', 10)", "INSERT INTO t VALUES (200, 'x')",
+              "CALL ducklake_flush_inlined_data('lake')"),
+    "column": ("ALTER TABLE t ADD COLUMN n INTEGER DEFAULT 5",),
+    "type": ("ALTER TABLE t ALTER id TYPE BIGINT",),
+    "layout": ("ALTER TABLE t SET PARTITIONED BY (id)",),
+    "rename": ("ALTER TABLE t RENAME TO s",),
+    "expired": ("INSERT INTO t VALUES (200, 'x')", "INSERT INTO t VALUES (201, 'x')",
+                "CALL ducklake_expire_snapshots('lake', versions => [3])"),
+}  # fmt: skip
+
+
+@pytest.fixture
+def lake(tmp_path: Path) -> Lake:
+    return Lake(tmp_path)
+
+
+def read_after(lake: Lake, since: int = 1, **more: Any) -> int | None:
+    """Up to which commit nothing was read, if so."""
+    source = open_source(str(lake.file), Options(**more))
+    return source.open(source.tables()[0]).files(Silent(), since).since
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("what", [*AFTER, *WHOLE])
+def test_maintenance_and_other_definitions_are_read_whole(what: str, lake: Lake) -> None:
+    lake.do(*PLAIN)
+    lake.do(*(AFTER.get(what) or WHOLE[what]))
+    assert read_after(lake) == (1 if what in AFTER else None)
+    if what in AFTER:
+        assert partial_readings(str(lake.file)) > 0
+
+
+def test_a_catalog_that_does_not_tell_what_was_done_is_read_whole(lake: Lake, tmp_path: Path) -> None:
+    lake.do(*PLAIN, "INSERT INTO t SELECT i, 'w' FROM range(100, 130) r(i)")
+    assert read_after(lake) == 1
+    assert read_after(lake, at="2") is None
+    for broken in (
+        "UPDATE ducklake_snapshot_changes SET changes_made = NULL WHERE snapshot_id = 3",
+        "DELETE FROM ducklake_snapshot_changes WHERE snapshot_id = 3",
+        "UPDATE ducklake_snapshot_changes SET changes_made = 'something_new:1' WHERE snapshot_id = 3",
+        # a file of the past that was registered later
+        "UPDATE ducklake_data_file SET begin_snapshot = 2 WHERE begin_snapshot = 3",
+        "UPDATE ducklake_snapshot SET next_file_id = NULL WHERE snapshot_id = 2",
+    ):
+        kept = tmp_path / "kept"
+        shutil.copyfile(lake.file, kept)
+        with duckdb.connect(str(lake.file)) as catalog:
+            catalog.execute(broken)
+        assert read_after(lake) is None, broken
+        shutil.copyfile(kept, lake.file)
+    path = tmp_path / "foreign.parquet"
+    pq.write_table(pa.table({"id": pa.array(range(9), pa.int32()), "v": ["x"] * 9}), path)
+    lake.do(f"CALL ducklake_add_data_files('lake', 't', '{path}')")
+    assert read_after(lake) is None, "a new name mapping has to fit all files"
+    lake.do("INSERT INTO t SELECT i, 'w' FROM range(130, 160) r(i)", "DELETE FROM t WHERE v = 'x' AND id = 3")
+    assert read_after(lake, 3) == 3
+
+
+def steps(seed: int) -> Iterator[tuple[str, ...]]:
+    """A walk without rows in the catalog, so that no file has to be rewritten."""
+    dice, made = random.Random(seed), 0
+    yield ("CREATE TABLE t(id INTEGER, day DATE, v VARCHAR)",)
+    columns = "i::INTEGER, DATE '2024-01-01' + (i // 40)::INTEGER, 'v' || i"
+    for _ in range(22):
+        low = dice.randint(0, max(made, 1))
+        match dice.choices(
+            ["insert", "delete", "update", "all", "merge", "rewrite", "layout", "comment", "both", "expire"],
+            [8, 8, 4, 3, 1, 1, 2, 1, 3, 1],
+        )[0]:
+            case "insert":
+                count = dice.choice([1, 12, 60])
+                yield (f"INSERT INTO t SELECT {columns} FROM range({made}, {made + count}) r(i)",)
+                made += count
+            case "delete":
+                yield (f"DELETE FROM t WHERE id = {low}", f"DELETE FROM t WHERE id = {low + 1}")
+            case "update":
+                yield (f"UPDATE t SET v = 'new' WHERE id BETWEEN {low} AND {low + 5}",)
+            case "all":
+                yield (f"DELETE FROM t WHERE id BETWEEN {low} AND {low + 50}",)
+            case "merge":
+                yield ("CALL ducklake_merge_adjacent_files('lake')",)
+            case "rewrite":
+                yield ("CALL ducklake_rewrite_data_files('lake', delete_threshold => 0.2)",)
+            case "layout":
+                yield (f"ALTER TABLE t {dice.choice(['SET PARTITIONED BY (day)', 'RESET PARTITIONED BY'])}",)
+            case "comment":
+                yield (f"COMMENT ON TABLE t IS 'at {low}'",)
+            case "both":
+                insert = f"INSERT INTO t SELECT {columns} FROM range({made}, {made + 20}) r(i)"
+                yield ("BEGIN", insert, f"DELETE FROM t WHERE id BETWEEN {low} AND {low + 3}", "COMMIT")
+                made += 20
+            case _:
+                yield ("CALL ducklake_expire_snapshots('lake', versions => [3])",)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("seed", "version", "engines"),
+    [
+        (1, 2, ["pyiceberg"]),
+        (2, 3, ["pyiceberg", "duckdb"]),
+        *(pytest.param(seed, None, ["pyiceberg", "duckdb"], marks=pytest.mark.exhaustive) for seed in range(3, 9)),
+    ],
+)
+def test_a_walk_that_is_followed_step_by_step(
+    seed: int, version: Any, engines: list[str], lake: Lake, tmp_path: Path
+) -> None:
+    dice, followed = random.Random(seed), []
+    for each in steps(seed):
+        lake.do(*each)
+        if dice.random() < 0.7:
+            report = lake.publish(format_version=version)
+            assert report.exit_code == 0 and not report.faults, (each, report.faults)
+            followed.append(report.plan.tables[0].data)
+    assert lake.publish(format_version=version).exit_code == 0
+    assert sum(each is not None and each.since is not None for each in followed) > 3
+    assert judge_iceberg([lake.expected()], engines, tmp_path / "judge") == []
+
+
+def manifests(table: Path, content: int) -> list[Path]:
+    """The manifests of data or delete files that the newest snapshot lists."""
+    _, metadata = current(table)
+    now = next(each for each in metadata["snapshots"] if each["snapshot-id"] == metadata["current-snapshot-id"])
+    listed = read_records(Path(now["manifest-list"]).read_bytes())
+    return [Path(each["manifest_path"]) for each in listed if each["content"] == content]
+
+
+@pytest.mark.slow
+def test_manifests_that_a_change_does_not_concern_are_not_read(lake: Lake, tmp_path: Path) -> None:
+    lake.do("CREATE TABLE t(id INTEGER)", *(f"INSERT INTO t FROM range({each}, {each + 20})" for each in (0, 100, 200)))
+    lake.do("DELETE FROM t WHERE id = 1", "DELETE FROM t WHERE id = 101")
+    assert lake.publish().exit_code == 0
+    table = lake.warehouse / "main/t"
+    data, deletes = manifests(table, 0), manifests(table, 1)
+    assert (len(data), len(deletes)) == (3, 2)
+    kept = {path: path.read_bytes() for path in (*data, *deletes)}
+    for path in kept:
+        path.write_bytes(b"not to be read")
+    lake.do("INSERT INTO t FROM range(300, 320)")
+    assert lake.publish().exit_code == 0
+    for path in deletes:  # which of them is of the file is not known
+        path.write_bytes(kept[path])
+    lake.do("DELETE FROM t WHERE id = 2")
+    assert lake.publish().exit_code == 0
+    assert set(data) < set(manifests(table, 0))
+    assert len(set(deletes) & set(manifests(table, 1))) == 1
+    for path in data:
+        path.write_bytes(kept[path])
+    lake.do("DELETE FROM t WHERE id BETWEEN 100 AND 120")
+    assert lake.publish().exit_code == 0
+    assert len(set(data) & set(manifests(table, 0))) == 2
+    assert judge_iceberg([lake.expected()], ["pyiceberg", "duckdb"], tmp_path / "judge") == []
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("inlined", "more"), [(0, True), (0, False), (10, True)], ids=["other", "older", "inlined"])
+def test_a_lake_that_was_restored_from_a_backup_is_followed_by_a_difference(
+    inlined: int, more: bool, lake: Lake, tmp_path: Path
+) -> None:
+    """After it other commits have the numbers of those that were published."""
+    lake.inlined = inlined
+    backup = tmp_path / "backup"
+    lake.do("CREATE TABLE t(id INTEGER, v VARCHAR)", "INSERT INTO t SELECT i, 'old' FROM range(40) r(i)")
+    lake.do("DELETE FROM t WHERE id = 1")
+    assert lake.publish().exit_code == 0
+    shutil.copyfile(lake.file, backup)
+    lake.do("INSERT INTO t VALUES (100, 'lost')", "DELETE FROM t WHERE id = 2", "INSERT INTO t VALUES (101, 'lost')")
+    assert lake.publish().exit_code == 0
+    table = lake.warehouse / "main/t"
+    before = current(table)[1]
+    shutil.copyfile(backup, lake.file)
+    if more:
+        lake.do("INSERT INTO t VALUES (100, 'kept')", "DELETE FROM t WHERE id = 3", "INSERT INTO t VALUES (7, 'kept')")
+    with pytest.raises(Conflict, match="no longer in the source's main history"):
+        lake.publish()
+    assert current(table)[1] == before
+    report = lake.publish(follow=True)
+    assert report.exit_code == 0 and not report.faults
+    assert "history-rolled-back" in {each.code.text for each in report.plan.tables[0].findings}
+    metadata = current(table)[1]
+    lost = set(snapshots(before).values()) - {1, 2, 3}
+    new = [each for each in metadata["snapshots"] if each["snapshot-id"] not in {1, 2, 3}]
+    assert len(new) == (3 if more else 1)
+    assert new[0]["parent-snapshot-id"] == before["current-snapshot-id"]
+    assert not lost & {each["snapshot-id"] for each in new}
+    times = [each["timestamp-ms"] for each in metadata["snapshot-log"]]
+    assert times == sorted(times) and times[-1] >= before["snapshot-log"][-1]["timestamp-ms"]
+    assert judge_iceberg([lake.expected()], ["pyiceberg", "duckdb"], tmp_path / "judge") == []
+    assert lake.publish().plan.tables[0].action.value == "nothing"
+    lake.do("INSERT INTO t VALUES (200, 'onward')", "DELETE FROM t WHERE id = 100")
+    report = lake.publish()
+    assert report.exit_code == 0 and report.plan.tables[0].data is not None
+    assert report.plan.tables[0].data.since is not None
+    assert judge_iceberg([lake.expected()], ["pyiceberg"], tmp_path / "judge") == []
