@@ -6,7 +6,7 @@ import heapq
 import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from time import monotonic
 
 from bridge.errors import BridgeError, Conflict, UsageError
@@ -65,6 +65,7 @@ def mirror(
     A pair whose target somebody else wrote to is not followed any further; when none is left that ends it. Gives the
     exit code: the gravest of what ended a pair, or of the one round. UsageError when two pairs would write one table.
     """
+    pairs = [replace(each, options=replace(each.options, jobs=jobs)) for each in pairs]
     locks = {each.target: threading.Lock() for each in pairs}
     telling = threading.Lock()
     codes: list[int] = []
