@@ -156,6 +156,7 @@ class _NoFiles:
     mappings: tuple[NameMapping, ...] = ()
     partitions: Mapping[int, tuple[str | None, ...]] = {}
     numbered: tuple[int, ...] = ()
+    predating: Mapping[FieldId, tuple[int, ...]] = {}
     problems: tuple[FileProblem, ...] = ()
     findings: tuple[Finding, ...] = ()
 
