@@ -260,6 +260,9 @@ def _read(
     if not options.follow or table.imported or options.at is not None:
         return table, opened.files(progress)
     progress.step(f"{table.name}: it went another way, comparing everything")
+    why = "was rolled back, switched to another line, or expired" if lost else "is listed, but its files are not known"
+    said = f"snapshot {mark.commit}, which the target holds, {why} at the source; everything was compared"
+    table = replace(table, findings=(*table.findings, Finding(Code.HISTORY_DIVERGED, str(table.name), said)))
     return rebase(
         table, opened.files(progress), mark.commit, lake.holds(target), lake.standing(target), lake.rewritten(target)
     )
