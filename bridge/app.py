@@ -297,6 +297,13 @@ def _decided(
         mark = None if there is None else there.bookmark
         if lost and there is not None and mark is not None and _follows(table, there, mark, options):
             progress.step(f"{name}: it went another way, comparing everything")
+            why = (
+                "is not known with its files any more"
+                if mark.commit in [each.id for each in table.commits]
+                else ("was rolled back, switched to another line, or expired")
+            )
+            told = f"snapshot {mark.commit}, which the target holds, {why} at the source; everything was compared"
+            table = replace(table, findings=(*table.findings, Finding(Code.HISTORY_DIVERGED, str(name), told)))
             known = lake.holds(target)
             table, files = rebase(table, files, mark.commit, known, lake.standing(target), lake.rewritten(target, ""))
         said = list(lake.review(table, target, options))

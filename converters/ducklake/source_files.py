@@ -114,7 +114,7 @@ class LakeFiles:
         )
         mapped = [self._columns.mapped(each) for each in self.mappings]
         with closing(connect()) as connection:
-            yield from self._by_column(files, mapped, self._spool, connection)
+            yield from self._by_column(files, mapped, spool, connection)
 
     def _by_column(
         self,
