@@ -18,6 +18,7 @@ import pytest
 
 import bridge
 from bridge.app import _plan, open_ends
+from bridge.errors import Overtaken
 from bridge.execution.executor import execute
 from bridge.ports import RowEngine, Silent
 from converters.ducklake.catalog import postgres
@@ -316,7 +317,8 @@ def test_without_its_packages_the_extra_is_named(spot: Spot) -> None:
 
 
 STATES: dict[type[bridge.BridgeError], str] = {
-    bridge.Conflict: "40001 40P01 23505 55P03 42P07 42710",
+    bridge.Conflict: "40001 40P01 23505 55P03",
+    Overtaken: "42P07 42710",
     bridge.Blocked: "42P01 42703",
     bridge.Unreachable: "57P01 08006 53100 57014 42501 25006 3D000 28P01",
     bridge.BridgeError: "22P05",
