@@ -134,6 +134,7 @@ def rewound(
         possible = possible and not forbidding
     if possible:
         count = sum(before is None or each > before for each in kept)
-        return before, [Finding(Code.HISTORY_REBUILT, str(table.name), f"{count} published snapshots: {why}")]
+        said = f"{count} published snapshots: {why}" if count else f"the whole table, without what was expired: {why}"
+        return before, [Finding(Code.HISTORY_REBUILT, str(table.name), said)]
     said = f"{len(again)} published snapshots leave: {why}"
     return base, [Finding(Code.HISTORY_TRIMMED, str(table.name), said)]
