@@ -14,71 +14,17 @@ import pyarrow.parquet as pq
 import pytest
 
 from bridge.errors import Conflict
-from bridge.model.files import Files, live_rows
 from bridge.model.options import Options
 from bridge.ports import Silent
 from converters.ducklake.reader import open_source
 from converters.iceberg.avro import read_records
 from tests.iceberg_judge import judge_iceberg
+from tests.lake_parts import PARTS, partial_readings
 from tests.lake_steps import life
 from tests.support import lake_rows, use
 from tests.test_publish import Lake, current, snapshots
 
 __all__: list[str] = []
-
-
-def changes(files: Files, since: int) -> set[tuple[Any, ...]]:
-    """What comes, goes and is deleted after a commit."""
-    rows = files.table.to_pylist()
-    found: set[tuple[Any, ...]] = set()
-    for row in rows:
-        if row["begin"] > since:
-            found.add(("begins", row["path"], row["begin"], row["record_count"], row["first_row_id"], row["size"]))
-        if row["end"] is not None and row["end"] > since:
-            found.add(("ends", row["path"], row["end"]))
-    for row in files.deletes.to_pylist():
-        if row["begin"] > since:
-            found.add(("deleted", rows[row["file"]]["path"], row["position"], row["begin"]))
-    return found
-
-
-def bounds(files: Files, since: int) -> set[tuple[Any, ...]]:
-    """The statistics of the files that come after a commit."""
-    rows = files.table.to_pylist()
-    return {
-        (
-            batch.field,
-            batch.exact,
-            rows[each["file"]]["path"],
-            *(str(value) for key, value in each.items() if key != "file"),
-        )
-        for batch in files.stats()
-        for each in batch.table.to_pylist()
-        if rows[each["file"]]["begin"] > since
-    }
-
-
-def partial_readings(attach: str) -> int:
-    """Compare what is read of each table after each of its commits with all that there is; how many were partial."""
-    source, partial = open_source(attach, Options()), 0
-    for name in source.tables():
-        opened = source.open(name)
-        whole, count = opened.files(Silent()), len(opened.table.commits)
-        every = live_rows(whole, count)
-        for since in range(count):
-            part = opened.files(Silent(), since)
-            if part.since is None:
-                continue
-            partial += 1
-            assert part.since == since
-            assert changes(part, since) == changes(whole, since), (str(name), since)
-            assert live_rows(part, count)[since:-1].tolist() == every[since:-1].tolist(), (str(name), since)
-            assert bounds(part, since) == bounds(whole, since)
-            # every row that is deleted in a file that is told of is told of
-            told = part.table.column("path").to_pylist()
-            there = {path: sum(each["path"] == path for each in whole.table.to_pylist()) for path in told}
-            assert all(told.count(path) == there[path] for path in there)
-    return partial
 
 
 @pytest.mark.slow
@@ -88,7 +34,7 @@ def test_what_changed_after_any_commit_is_read_as_with_everything(seed: int, tmp
     # what makes a partial reading impossible is left to the tests below
     rare = ("CALL ducklake", "ALTER", "COMMENT", "DROP")
     every = list(life(100 + seed, 80))
-    use(attach, every[:40] + [each for each in every[40:] if not each.startswith(rare)])
+    use(attach, every[:40] + [each for each in every[40:] if not each.startswith(rare)] + list(PARTS))
     assert partial_readings(attach) > 20
 
 
