@@ -18,6 +18,8 @@ from bridge.errors import (
 
 if TYPE_CHECKING:
     from bridge.app import Inspection, Report, adopt, inspect, migrate, plan, release, verify
+    from bridge.mirroring.following import mirror
+    from bridge.mirroring.pair import Round
     from bridge.model.findings import Code, Finding, Severity
     from bridge.model.options import Options
     from bridge.model.paths import PathMap
@@ -34,6 +36,7 @@ __all__ = [
     "PathMap",
     "Plan",
     "Report",
+    "Round",
     "Severity",
     "Unreachable",
     "UsageError",
@@ -41,6 +44,7 @@ __all__ = [
     "adopt",
     "inspect",
     "migrate",
+    "mirror",
     "plan",
     "release",
     "verify",
@@ -48,6 +52,8 @@ __all__ = [
 
 _HOMES = {
     "bridge.app": ("Inspection", "Report", "adopt", "inspect", "migrate", "plan", "release", "verify"),
+    "bridge.mirroring.following": ("mirror",),
+    "bridge.mirroring.pair": ("Round",),
     "bridge.model.findings": ("Code", "Finding", "Severity"),
     "bridge.model.options": ("Options",),
     "bridge.model.paths": ("PathMap",),

@@ -3,29 +3,24 @@
 from __future__ import annotations
 
 import hashlib
-from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 
-from bridge.errors import Blocked, BridgeError, Conflict, Expired, Unreachable, UsageError
+from bridge.errors import Blocked, BridgeError, Unreachable, UsageError
 from bridge.execution.executor import execute, writes_of
 from bridge.locators import Locator, parse_locator
-from bridge.model.files import Files
 from bridge.model.findings import Code, Finding, acceptable
 from bridge.model.options import Options
 from bridge.model.table import Table, TableName
 from bridge.model.types import Expression
 from bridge.planning.objects import plan_objects
-from bridge.planning.onward import is_restored
 from bridge.planning.plan import Action, ObjectPlan, Plan, TablePlan
-from bridge.planning.planner import blocked_table, decide, definition_of
-from bridge.planning.rebase import rebase
-from bridge.planning.selection import concerned, select, select_objects, targets
+from bridge.planning.planner import blocked_table
+from bridge.planning.reading import decided, read_one, readings
+from bridge.planning.selection import clashes_of, concerned, select, select_objects, targets
 from bridge.ports import (
     AdoptedTable,
-    Bookmark,
     Check,
     CommitResult,
     LakeTableInfo,
@@ -37,7 +32,6 @@ from bridge.ports import (
     Remembers,
     Silent,
     Source,
-    SourceTable,
     Target,
     TargetTable,
 )
@@ -121,13 +115,13 @@ def _plan(ends: Ends, options: Options, progress: ProgressSink) -> tuple[Plan, M
         if not concerned(_left_behind(opened, lake, {}), options):
             raise
     names = targets(chosen, options, lake.rename)
-    clashes = _clashes(names)
+    clashes = clashes_of(names)
     held = lake.lookup(list(names.values()))
     newest = lake.newest()
     tables, unreachable, several = [], [], len(chosen) > 1 or options.follow
-    for name, read in _readings(opened, chosen, names, held, options, progress):
+    for name, read in readings(opened, chosen, names, held, options, progress):
         try:
-            made = _decided(read, lake, name, names[name], held, options, progress, clashes.get(name), newest, several)
+            made = decided(read, lake, name, names[name], held, options, progress, clashes.get(name), newest, several)
             if made.identity is not None:
                 made = replace(made, identity={**made.identity, "from": str(from_), "name": str(name)})
         except (Unreachable, UsageError) as error:  # what is wrong with one of several never stops the others
@@ -191,146 +185,6 @@ def _still_there(made: Plan, opened: Source, progress: ProgressSink) -> Plan:
                 each = blocked_table(each.source, each.target, Finding(Code.TABLE_GONE, str(each.source), gone))
         tables.append(each)
     return replace(made, tables=tuple(tables))
-
-
-def _clashes(names: Mapping[TableName, TableName]) -> dict[TableName, Finding]:
-    by_case: dict[str, list[TableName]] = {}
-    for name, target in names.items():
-        by_case.setdefault(str(target).casefold(), []).append(name)
-    schemas: dict[str, set[str]] = {}
-    for target in names.values():
-        schema = ".".join(target.namespace)
-        schemas.setdefault(schema.casefold(), set()).add(schema)
-    found: dict[TableName, Finding] = {}
-    for name, target in names.items():
-        same = by_case[str(target).casefold()]
-        spellings = schemas[".".join(target.namespace).casefold()]
-        if len(same) > 1 or len(spellings) > 1:
-            others = ", ".join(map(str, same)) if len(same) > 1 else ", ".join(sorted(spellings))
-            found[name] = Finding(
-                Code.CASE_COLLISION, str(name), f"equal without case: {others}", "use --as or --table"
-            )
-    return found
-
-
-Read = tuple[Table, Files, bool]
-"""A table with its files, and whether the source knows the state that the target holds no more."""
-
-
-def _readings(
-    source: Source,
-    chosen: Sequence[TableName],
-    names: Mapping[TableName, TableName],
-    held: Mapping[TableName, TargetTable],
-    options: Options,
-    progress: ProgressSink,
-) -> Iterator[tuple[TableName, Callable[[], Read]]]:
-    """What gives each table with its files, or raises what keeps from it; some are read ahead where that may be."""
-    if not source.concurrent or len(chosen) == 1 or options.jobs == 1:
-        for name in chosen:
-            yield name, partial(_read, source, name, held.get(names[name]), options, progress)
-        return
-    ahead: deque[tuple[TableName, Callable[[], Read]]] = deque()
-    with ThreadPoolExecutor(options.jobs) as pool:
-        try:
-            for name in chosen:
-                try:
-                    opened = source.open(name)  # a catalog's client may not be shared between threads
-                except BridgeError as error:
-                    ahead.append((name, partial(_raised, error)))
-                else:
-                    there = held.get(names[name])
-                    ahead.append((name, pool.submit(_files, opened, there, options, progress).result))
-                if len(ahead) > 2 * options.jobs:
-                    yield ahead.popleft()
-            while ahead:
-                yield ahead.popleft()
-        finally:
-            pool.shutdown(wait=False, cancel_futures=True)
-
-
-def _raised(error: BridgeError) -> Read:
-    raise error
-
-
-def _read(source: Source, name: TableName, there: TargetTable | None, options: Options, progress: ProgressSink) -> Read:
-    progress.step(f"{name}: reading metadata")
-    return _files(source.open(name), there, options, progress)
-
-
-def _files(opened: SourceTable, there: TargetTable | None, options: Options, progress: ProgressSink) -> Read:
-    """All files, or what came after the commit that the target holds."""
-    table, mark = opened.table, None if there is None else there.bookmark
-    try:
-        return table, opened.files(progress, _since(table, there, options)), mark is not None and _lost(table, mark)
-    except Expired:
-        if not options.follow:
-            raise
-        return table, opened.files(progress), True
-
-
-def _lost(table: Table, mark: Bookmark) -> bool:
-    """Whether the source's line has not the commit that the target holds."""
-    return bool(mark.commit) and (is_restored(table, mark) or all(each.id != mark.commit for each in table.commits))
-
-
-def _decided(
-    read: Callable[[], Read],
-    lake: Target,
-    name: TableName,
-    target: TableName,
-    held: Mapping[TableName, TargetTable],
-    options: Options,
-    progress: ProgressSink,
-    clash: Finding | None = None,
-    newest: int | None = None,
-    several: bool = False,
-) -> TablePlan:
-    """The plan of one table. What is wrong with one of several never stops the others."""
-    there = held.get(target)
-    try:
-        try:
-            table, files, lost = read()
-        except Blocked as error:
-            code = next((each for each in Code if each.text == error.code), Code.METADATA_UNREADABLE)
-            return blocked_table(name, target, Finding(code, str(name), error.message, error.hint))
-        mark = None if there is None else there.bookmark
-        if lost and there is not None and mark is not None and _follows(table, there, mark, options):
-            progress.step(f"{name}: it went another way, comparing everything")
-            known = lake.holds(target)
-            table, files = rebase(table, files, mark.commit, known, lake.standing(target), lake.rewritten(target, ""))
-        said = list(lake.review(table, target, options))
-        overlap = lake.overlaps(table.root or table.location, files)
-        said += [each for each in (overlap, clash) if each is not None]
-        more = lake.review_files(table, files, target, options)
-        return decide(table, files, target, there, said, options, newest, more, lake.written_fields(table))
-    except Conflict as error:
-        if not several:
-            raise
-        return blocked_table(name, target, Finding(Code.TARGET_CONFLICT, str(name), error.message, error.hint))
-
-
-def _follows(table: Table, there: TargetTable, mark: Bookmark, options: Options) -> bool:
-    """Whether a table whose line has not the commit that the target holds is to be followed by a difference. What is
-    published of a lake goes on from its own list of files."""
-    if there.listed is not None and table.format == "ducklake":
-        return False
-    ours = mark.source.get("uuid") == table.uuid and not mark.changed_by and not table.imported
-    return ours and options.follow and options.at is None and bool(table.commits)
-
-
-def _since(table: Table, there: TargetTable | None, options: Options) -> int | None:
-    """The commit index that the target holds, where only what came later is to be read."""
-    mark = None if there is None else there.bookmark
-    if mark is None or not mark.commit or mark.source.get("uuid") != table.uuid or mark.changed_by:
-        return None
-    if (there is not None and there.whole) or is_restored(table, mark):
-        return None
-    if (options.ownership or mark.ownership) == "adopt":  # a file that comes back must be seen
-        return None
-    if mark.definition != definition_of(table):  # files that are held may be read otherwise now
-        return None
-    return next((place for place, commit in enumerate(table.commits) if commit.id == mark.commit), None)
 
 
 def migrate(source: str, target: str, options: Options | None = None, progress: ProgressSink | None = None) -> Report:
@@ -425,8 +279,8 @@ def verify(
             checks.append(Check(f"{to}: only its files were rearranged in the lake ({there.bookmark.changed_by})"))
         elif there.bookmark.changed_by:
             checks.append(Check(f"{to}: unchanged in the lake", f"changed there since: {there.bookmark.changed_by}"))
-        read = partial(_read, opened, name, None, options, progress)
-        plan_ = _decided(read, lake, name, to, {}, replace(options, rewrite="when-needed"), progress)
+        read = partial(read_one, opened, name, None, options, progress)
+        plan_ = decided(read, lake, name, to, {}, replace(options, rewrite="when-needed"), progress)
         if plan_.action is Action.BLOCKED and len(names) > 1:
             checks.append(Check(f"{to}: can be compared", str(plan_.blockers[0])))
             continue

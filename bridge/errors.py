@@ -5,6 +5,8 @@ BridgeError (1)
 ├── Blocked (3)           the plan says no; nothing was written
 ├── VerificationFailed (4)  the commit stands and does not hold what was promised
 ├── Conflict (5)          somebody else changed, or holds, what we need
+│   ├── Overtaken         it passes by itself: run again, or wait
+│   └── Expired           the source forgot what the target's state was made from
 └── Unreachable (6)       the source or target is not there or cannot be read
     ├── Missing           a file that is referred to does not exist
     └── Unanswered        it may well be there: access was denied, or nobody answered
@@ -16,7 +18,9 @@ __all__ = [
     "Blocked",
     "BridgeError",
     "Conflict",
+    "Expired",
     "Missing",
+    "Overtaken",
     "Unanswered",
     "Unreachable",
     "UsageError",
@@ -70,6 +74,10 @@ class Conflict(BridgeError):
     """Somebody else holds the lock, or changed what the plan was made for."""
 
     exit_code = 5
+
+
+class Overtaken(Conflict):
+    """Somebody else was first, or holds a lock for now: a new plan, or a later try, may succeed."""
 
 
 class Expired(Conflict):

@@ -205,6 +205,15 @@ class Publishes(Protocol):
         ...
 
 
+@dataclass(frozen=True, slots=True)
+class Move:
+    """A table of the target that is to be called otherwise; `source` is what its bookmark is to say from then on."""
+
+    name: TableName
+    to: TableName
+    source: Mapping[str, str]
+
+
 @runtime_checkable
 class Mirrors(Protocol):
     """A target whose tables follow those of a source by name."""
@@ -213,9 +222,9 @@ class Mirrors(Protocol):
         """The tables whose bookmark names a source, by its locator."""
         ...
 
-    def move(self, name: TableName, to: TableName, source: Mapping[str, str]) -> None:
-        """Give a table that we wrote another name, and its bookmark another source. Conflict when it is not as it was
-        looked at, or somebody has the name."""
+    def move(self, moves: Sequence[Move]) -> None:
+        """Give tables that we wrote other names, all at once, so that two may change theirs. Conflict when one is not
+        as it was looked at, or somebody else has a name."""
         ...
 
     def drop(self, name: TableName) -> None:

@@ -22,10 +22,15 @@ import tempfile
 import time
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
+import bench_metadata
 import duckdb
 
 import bridge
+from bridge.mirroring.pair import Pair
+from bridge.mirroring.rounds import catch_up
+from bridge.ports import Silent
 from converters.ducklake.extensions import connect, needed
 
 ROWS = 100
@@ -116,23 +121,11 @@ def publish(count: int, backend: str, snapshots: int, pending: int, profile: boo
         lake = Lake(Path(home), backend)
         lake.fill(count, min(snapshots, count))
 
+        options = bridge.Options(verify=verify)  # type: ignore[arg-type]  # the parser knows the choices
+        pair = Pair(f"ducklake:{lake.attach}", f"iceberg:{lake.warehouse}", options)
+
         def work(what: str, commits: int = 1) -> None:
-            options = bridge.Options(verify=verify)  # type: ignore[arg-type]  # the parser knows the choices
-            profiled = cProfile.Profile()
-            if profile:
-                profiled.enable()
-            wall, cpu = time.perf_counter(), time.process_time()
-            report = bridge.migrate(f"ducklake:{lake.attach}", f"iceberg:{lake.warehouse}", options)
-            wall, cpu = time.perf_counter() - wall, time.process_time() - cpu
-            profiled.disable()
-            [each] = report.plan.tables
-            assert report.exit_code == 0, (each.blockers, report.faults)
-            print(
-                f"{count:>7} files  {backend:<7} {what:<24} {wall:7.2f} s {cpu:7.2f} s cpu  {each.action.value}, "
-                f"{each.snapshots} snapshots" + (f", {commits / wall:.0f} commits/s" if commits > 1 else "")
-            )
-            if profile:
-                pstats.Stats(profiled).sort_stats("cumulative").print_stats(45)
+            measured(pair, f"{count:>7} files  {backend:<7} {what}", commits, profile)
 
         work("publish all")
         lake.do(f"INSERT INTO lake.t SELECT {COLUMNS} FROM range(10) r(i)")
@@ -151,10 +144,62 @@ def publish(count: int, backend: str, snapshots: int, pending: int, profile: boo
             work(f"{pending} commits", pending)
 
 
+def measured(pair: Pair, what: str, commits: int, profile: bool) -> None:
+    """One round, which has to bring everything."""
+    profiled = cProfile.Profile()
+    if profile:
+        profiled.enable()
+    wall, cpu = time.perf_counter(), time.process_time()
+    made = catch_up(pair, Silent())
+    wall, cpu = time.perf_counter() - wall, time.process_time() - cpu
+    profiled.disable()
+    assert made.exit_code == 0, (made.error, [each.message for each in made.tables])
+    [each] = made.tables
+    rate = f", {commits / wall:.0f} commits/s" if commits > 1 else ""
+    print(f"{what:<44} {wall:7.2f} s {cpu:7.2f} s cpu  {each.state.value}, {each.commits} commits{rate}", flush=True)
+    if profile:
+        pstats.Stats(profiled).sort_stats("cumulative").print_stats(45)
+
+
+def follow(count: int, backend: str, snapshots: int, pending: int, profile: bool, verify: str) -> None:
+    """One size of the other direction."""
+    import pyarrow as pa
+    from pyiceberg.catalog.sql import SqlCatalog
+
+    with tempfile.TemporaryDirectory(prefix="bench-mirror-") as home:
+        shape = bench_metadata.Shape(count, max(1, count // snapshots))
+        bench_metadata.generate(Path(home), shape)
+        settings = {"type": "sql", "uri": f"sqlite:///{home}/catalog.db", "warehouse": f"file://{home}/warehouse"}
+        catalog = SqlCatalog("bench", **settings)
+        catalog.create_namespace("a")
+        table = catalog.register_table("a.t", f"{home}/{shape.name}/metadata/v1.metadata.json")
+        with table.update_spec() as spec:  # PyIceberg computes days with a package of its own
+            spec.remove_field("at_day")
+        schema = table.schema().as_arrow()
+        rows = pa.Table.from_pylist([dict.fromkeys(schema.names)] * 2, schema=schema)
+        target = f"ducklake:{'sqlite:' if backend == 'sqlite' else ''}{home}/lake.{backend}"
+
+        def work(what: str, commits: int = 1, **given: Any) -> None:
+            options = bridge.Options(source_options=tuple(settings.items()), **{"verify": verify, **given})
+            pair = Pair("iceberg-catalog:bench", target, options)
+            measured(pair, f"{count:>7} files  {backend:<7} {what}", commits, profile)
+
+        # no file of the table is there, so that none may be looked at
+        work("everything", check_files="none", verify="none", accept=frozenset({"unchecked-doubt"}))
+        for what in ("an append, cold", "an append", "an append"):
+            table.append(rows)
+            work(what)
+        work("nothing")
+        if pending:
+            for _ in range(pending):
+                table.append(rows)
+            work(f"{pending} commits", pending)
+
+
 def main(arguments: Sequence[str] | None = None) -> None:
     """Each size in a process of its own."""
     parser = argparse.ArgumentParser()
-    parser.add_argument("what", choices=["publish", "statements"])
+    parser.add_argument("what", choices=["publish", "follow", "statements"])
     parser.add_argument("files", nargs="*", type=int, default=[1_000, 100_000])
     parser.add_argument("--backend", choices=["duckdb", "sqlite"], default="duckdb")
     parser.add_argument("--snapshots", type=int, default=1_000)
@@ -168,11 +213,12 @@ def main(arguments: Sequence[str] | None = None) -> None:
         return
     for count in given.files:
         if given.here:
-            publish(count, given.backend, given.snapshots, given.pending, given.profile, given.verify)
+            one = publish if given.what == "publish" else follow
+            one(count, given.backend, given.snapshots, given.pending, given.profile, given.verify)
             continue
         more = ["--backend", given.backend, "--snapshots", str(given.snapshots), "--pending", str(given.pending)]
         more += ["--verify", given.verify, *(["--profile"] if given.profile else []), "--here"]
-        subprocess.run([sys.executable, __file__, "publish", str(count), *more], check=True)
+        subprocess.run([sys.executable, __file__, given.what, str(count), *more], check=True)
 
 
 if __name__ == "__main__":

@@ -17,7 +17,7 @@ import pyarrow as pa
 import pytest
 
 import bridge
-from bridge.app import _plan
+from bridge.app import _plan, open_ends
 from bridge.execution.executor import execute
 from bridge.ports import RowEngine, Silent
 from converters.ducklake.catalog import postgres
@@ -135,10 +135,11 @@ def no_engine() -> RowEngine:
 
 def test_a_lake_that_appears_while_another_is_made_is_a_conflict(spot: Spot) -> None:
     found = case("v1_basic")
-    made, _, lake = _plan(f"iceberg:{found.metadata}", spot.locator, options(found, spot), Silent())
+    ends = open_ends(f"iceberg:{found.metadata}", spot.locator, options(found, spot))
+    made, _ = _plan(ends, options(found, spot), Silent())
     migrated("evo_struct", spot, verify="none")
     with pytest.raises(bridge.Conflict, match="created meanwhile"):
-        execute(made, lake, no_engine, Silent())
+        execute(made, ends.target, no_engine, Silent())
     assert [each.name.name for each in bridge.inspect(spot.locator).lake_tables] == ["t"]
 
 
@@ -146,11 +147,12 @@ def test_a_table_dropped_between_plan_and_commit(spot: Spot) -> None:
     found = case("v2_cow")
     older = metadata_files(found)[-2]
     bridge.migrate(f"iceberg:{older}", spot.locator, options(found, spot, verify="none"))
-    made, _, lake = _plan(f"iceberg:{found.metadata}", spot.locator, options(found, spot), Silent())
+    ends = open_ends(f"iceberg:{found.metadata}", spot.locator, options(found, spot))
+    made, _ = _plan(ends, options(found, spot), Silent())
     assert use(spot.attach, ["DROP TABLE lake.t"]) == [""]
     before = tables(spot)
     with pytest.raises(bridge.Conflict, match="is gone from"):
-        execute(made, lake, no_engine, Silent())
+        execute(made, ends.target, no_engine, Silent())
     assert tables(spot) == before
 
 

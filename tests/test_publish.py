@@ -532,6 +532,29 @@ def test_a_merged_file_of_an_older_type_is_rewritten_once_for_each_state(lake: L
 
 
 @pytest.mark.slow
+def test_files_of_a_type_that_the_lake_has_forgotten_are_rewritten(lake: Lake, tmp_path: Path) -> None:
+    lake.do(
+        "CREATE TABLE t(x INTEGER, b BOOLEAN)",
+        "INSERT INTO t SELECT i, i > 5 FROM range(20) r(i)",
+        "CREATE TABLE u(x INTEGER, b BOOLEAN, d DATE, s VARCHAR)",
+        "INSERT INTO u SELECT i, i > 5, DATE '2020-01-01', 's' FROM range(20) r(i)",
+        "ALTER TABLE t ALTER x SET DATA TYPE DOUBLE",
+        "ALTER TABLE u ALTER x SET DATA TYPE BIGINT",
+        *(f"ALTER TABLE u RENAME {each} TO {each}{each}" for each in "bds"),
+        "CALL ducklake_expire_snapshots('lake', older_than => now())",
+    )
+    report = lake.publish()
+    assert report.exit_code == 0 and not report.faults, report.faults
+    assert [len(each.rewrites) for each in report.plan.tables] == [1, 0]
+    properties = current(lake.warehouse / "main/u")[1]["properties"]
+    assert properties["read.parquet.vectorization.enabled"] == "false"  # the file holds an int
+    with opened(lake.file) as there:
+        rows = {name: there.execute(f"SELECT * FROM {name}").to_arrow_table() for name in "tu"}
+    made = [Published(name, current(lake.warehouse / "main" / name)[0], ((None, rows[name]),)) for name in "tu"]
+    assert judge_iceberg(made, ["pyiceberg", "duckdb"], tmp_path / "judge") == []
+
+
+@pytest.mark.slow
 def test_snapshots_that_the_new_type_does_not_keep_leave_the_published_table(lake: Lake, tmp_path: Path) -> None:
     lake.do("CREATE TABLE t(x BIGINT)", "INSERT INTO t VALUES (9007199254740993)")
     assert lake.publish().exit_code == 0

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 import bridge
+from converters.iceberg.avro import read_records
 from tests.iceberg_judge import Published, judge_iceberg
 from tests.support import case, lake_rows, opened, use
 from tests.test_kinds import migrated
@@ -70,6 +71,60 @@ def test_references_come_back_as_tags(tmp_path: Path) -> None:
 def test_row_ids_come_back(tmp_path: Path) -> None:
     source, metadata, _ = back("v3_lineage", tmp_path, format_version=3)
     assert metadata["next-row-id"] >= source["next-row-id"]
+
+
+def current_spec(metadata: dict[str, Any]) -> dict[str, Any]:
+    [found] = [each for each in metadata["partition-specs"] if each["spec-id"] == metadata["default-spec-id"]]
+    return dict(found)
+
+
+def entries(metadata: dict[str, Any]) -> list[tuple[int, int, str, Any]]:
+    """(content, spec, the data file, the partition) of what the newest snapshot lists."""
+    [newest] = [each for each in metadata["snapshots"] if each["snapshot-id"] == metadata["current-snapshot-id"]]
+    found = []
+    for listed in read_records(Path(newest["manifest-list"]).read_bytes()):
+        for each in read_records(Path(listed["manifest_path"]).read_bytes()):
+            file = each["data_file"]
+            if each["status"] != 2:
+                path = file["referenced_data_file"] if listed["content"] else file["file_path"]
+                found.append((listed["content"], listed["partition_spec_id"], path, file["partition"]))
+    return found
+
+
+@pytest.mark.parametrize(
+    ("kind", "proved"), [("part_days_ts", True), ("spec_evo", True), ("part_bucket", False), ("v1_part_void", False)]
+)
+def test_a_partition_spec_comes_back_and_files_lie_in_it_where_that_is_proved(
+    kind: str, proved: bool, tmp_path: Path
+) -> None:
+    source, metadata, _ = back(kind, tmp_path)
+    wanted, found = current_spec(source), current_spec(metadata)
+    keys = ("source-id", "field-id", "transform")
+    assert [[each[key] for key in keys] for each in found["fields"]] == [
+        [each[key] for key in keys] for each in wanted["fields"]
+    ]
+    assert any(spec == found["spec-id"] for _, spec, _, _ in entries(metadata)) == proved
+
+
+def test_deletes_lie_in_the_partition_of_their_file_whatever_the_lake_declares_later(tmp_path: Path) -> None:
+    _, metadata, _ = back("partitioned_identity_promoted", tmp_path)
+    before = {path: (spec, partition) for content, spec, path, partition in entries(metadata) if not content}
+    lake = tmp_path / "lake.ducklake"
+    for change in (
+        ["CALL lake.set_option('data_inlining_row_limit', 0)"],
+        ["ALTER TABLE lake.t RESET PARTITIONED BY"],
+    ):
+        assert use(str(lake), [*change, "DELETE FROM lake.t WHERE id IN (SELECT min(id) FROM lake.t)"]) == ["", ""]
+        options = bridge.Options(verify="none")
+        assert bridge.migrate(f"ducklake:{lake}", f"iceberg:{tmp_path / 'warehouse'}", options).exit_code == 0
+        path, metadata = current(tmp_path / "warehouse" / "main" / "t")
+        deletes = [each[1:] for each in entries(metadata) if each[0]]
+        assert deletes and [each for each in deletes if before[each[1]] != (each[0], each[2])] == []
+        assert {len(partition) for _, _, partition in deletes} & {1}
+    assert not current_spec(metadata)["fields"]
+    with opened(lake) as there:
+        rows = there.execute("SELECT * FROM t").to_arrow_table()
+    assert judge_iceberg([Published("t", path, ((None, rows),))], ["pyiceberg", "duckdb"], tmp_path / "judge") == []
 
 
 def test_a_lake_comes_back_with_its_ids_history_rows_and_row_ids(tmp_path: Path) -> None:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import heapq
+import os
 import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from time import monotonic
 
-from bridge.errors import BridgeError, Conflict, UsageError
+from bridge.errors import BridgeError, Conflict, Overtaken, UsageError
 from bridge.mirroring.pair import Pair, Round, State
 from bridge.mirroring.rounds import catch_up
 from bridge.ports import ProgressSink
@@ -49,6 +50,7 @@ class _Turn:
     pair: Pair = field(compare=False)
     troubled: int = field(default=0, compare=False)
     conflicts: int = field(default=0, compare=False)
+    good: int = field(default=0, compare=False)
 
 
 def mirror(
@@ -63,14 +65,16 @@ def mirror(
     """Follow each pair until `stop` is set, or for one round; `told` hears of every round, one at a time.
 
     A pair whose target somebody else wrote to is not followed any further; when none is left that ends it. Gives the
-    exit code: the gravest of what ended a pair, or of the one round. UsageError when two pairs would write one table.
+    exit code: the gravest of what ended a pair, or of the one round.
     """
-    locks = {each.target: threading.Lock() for each in pairs}
+    pairs = [replace(each, options=replace(each.options, jobs=jobs)) for each in pairs]
+    # a catalog file is opened by one at a time in a process, by whatever name it goes
+    locks = {_place(each): threading.Lock() for each in pairs}
     telling = threading.Lock()
     codes: list[int] = []
 
     def one(turn: _Turn) -> Round | None:
-        with locks[turn.pair.target]:
+        with locks[_place(turn.pair)]:
             try:
                 made = catch_up(turn.pair, _UntilAsked(progress, stop))
             except _Abandoned:
@@ -103,13 +107,18 @@ def mirror(
     return next((code for code in _GRAVEST if code in codes), 0)
 
 
+def _place(pair: Pair) -> str:
+    return os.path.realpath(pair.target.rpartition(":")[2])
+
+
 def _ends(turn: _Turn, made: Round) -> bool:
     """Whether a pair is given up: what somebody else wrote does not go away, and neither does a wrong request."""
     if isinstance(made.error, UsageError):
-        return True
+        return turn.good == 0  # what was right once is gone for now
+    turn.good += made.error is None
     if any(each.state in (State.CONFLICT, State.UNVERIFIED) for each in made.tables):
         return True
-    lasting = isinstance(made.error, Conflict) and not made.error.retryable
+    lasting = isinstance(made.error, Conflict) and not (made.error.retryable or isinstance(made.error, Overtaken))
     turn.conflicts = turn.conflicts + 1 if lasting else 0
     return turn.conflicts >= _SECOND_CONFLICT
 

@@ -2,65 +2,143 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 
 from bridge.app import Ends
-from bridge.errors import BridgeError, UsageError
+from bridge.errors import BridgeError, Conflict
 from bridge.mirroring.pair import Pair, State, TableOutcome
 from bridge.model.options import Options
 from bridge.model.table import TableName
-from bridge.planning.selection import select, targets
-from bridge.ports import Mirrors, ProgressSink, TargetTable
+from bridge.planning.selection import literal, matches, targets
+from bridge.ports import Mirrors, Move, ProgressSink, TargetTable
 
-__all__ = ["follow_names"]
+__all__ = ["Followed", "follow_names"]
 
 
-def follow_names(pair: Pair, ends: Ends, progress: ProgressSink) -> tuple[TableOutcome, ...]:
-    """Rename what was renamed, drop what was dropped where that is asked for, and make room for what was made anew."""
+@dataclass(frozen=True, slots=True)
+class Followed:
+    """What was done, and the options for the tables that are left to bring up to date: None for none."""
+
+    outcomes: tuple[TableOutcome, ...]
+    options: Options | None
+
+
+def follow_names(pair: Pair, ends: Ends, options: Options, progress: ProgressSink) -> Followed:
+    """Rename what was renamed, drop what was dropped where that is asked for, and make room for what was made anew.
+
+    A table is known by its uuid, so that names may have gone from one to another. What cannot be followed is told, and
+    left out of the rest of the round.
+    """
     if not isinstance(ends.target, Mirrors):
-        return ()
-    taken = {each.bookmark.source.get("name", ""): each for each in ends.target.taken(str(ends.from_)) if each.bookmark}
+        return Followed((), options)
+    taken = _taken(ends.target, ends, options)
     if not taken:
-        return ()
-    names = _selected(ends, pair.options)
-    gone = {name: each for name, each in taken.items() if name not in {str(name) for name in ends.source.tables()}}
-    done = []
-    for name, to in names.items():
-        there = taken.get(str(name))
-        if there is None and gone:
-            uuid = _uuid(ends, name)
-            was = next((old for old, each in gone.items() if uuid and _taken_uuid(each) == uuid), None)
-            if was is not None:
-                done.append(_moved(ends.target, gone.pop(was), name, to))
-        elif there is not None and (uuid := _uuid(ends, name)) and _taken_uuid(there) != uuid:
-            progress.step(f"{name}: it was dropped and made anew")
-            ends.target.drop(there.name)
-            done.append(_dropped(there, "it was dropped and made anew at the source"))
-    for each in gone.values():
-        if not _wanted(each, pair.options):
+        return Followed((), options)
+    there = list(ends.source.tables())
+    names = _selected(ends, there, options)
+    known = {name: _uuid(ends, name) for name in names if str(name) in taken}
+    lost = {old: each for old, each in taken.items() if _is_lost(each, there, known)}
+    now: dict[str, TableName] = {}
+    if lost:
+        known |= {name: _uuid(ends, name) for name in names if name not in known}
+        kept = {_of(each) for old, each in taken.items() if old not in lost}
+        now = {uuid: name for name, uuid in known.items() if uuid and uuid not in kept}
+    moved = {old: now[_of(each)] for old, each in lost.items() if _of(each) in now}
+    done, failed = [], list[TableName]()
+    for old, each in lost.items():
+        name = _name(each)
+        if old in moved or not _wanted(name, options):
             continue
-        if pair.on_drop == "drop":
+        anew = name in known
+        if anew:
+            progress.step(f"{name}: it was dropped and made anew")
+        elif pair.on_drop == "keep":
+            done.append(_told(each, State.DROPPED, "it was dropped at the source and stays here"))
+            continue
+        try:
             ends.target.drop(each.name)
-        done.append(_dropped(each, "" if pair.on_drop == "drop" else "it was dropped at the source and stays here"))
-    return tuple(done)
+            done.append(_told(each, State.DROPPED, "it was dropped and made anew at the source" if anew else ""))
+        except Conflict as error:
+            done.append(_told(each, State.CONFLICT, str(error)))
+            failed.append(name)
+    if moved:
+        made, more = _move(ends.target, taken, moved, names)
+        done += made
+        failed += more
+    return Followed(tuple(done), _left(options, there, [_name(each) for each in taken.values()], failed))
 
 
-def _selected(ends: Ends, options: Options) -> dict[TableName, TableName]:
+def _move(
+    target: Mirrors,
+    taken: Mapping[str, TargetTable],
+    moved: Mapping[str, TableName],
+    names: Mapping[TableName, TableName],
+) -> tuple[list[TableOutcome], list[TableName]]:
+    """All at once, since a name may be taken until its table has left it."""
+    moves = []
+    for old, name in moved.items():
+        mark = taken[old].bookmark
+        assert mark is not None
+        moves.append(Move(taken[old].name, names[name], {**mark.source, "name": str(name)}))
     try:
-        chosen = select(ends.source.tables(), options, ends.source.objects().objects)
-    except UsageError:  # the last one was dropped
-        return {}
-    return dict(targets(chosen, options, ends.target.rename))
+        target.move(moves)
+    except Conflict as error:
+        told = [
+            replace(_told(taken[old], State.CONFLICT, str(error)), source=name, target=names[name])
+            for old, name in moved.items()
+        ]
+        return told, list(moved.values())
+    told = [
+        replace(_told(taken[old], State.APPLIED, f"renamed from {taken[old].name}"), source=name, target=names[name])
+        for old, name in moved.items()
+    ]
+    return told, []
 
 
-def _wanted(each: TargetTable, options: Options) -> bool:
-    """Whether a table is one of those that this pair is about."""
-    assert each.bookmark is not None
-    levels = each.bookmark.source["name"].split(".")
-    try:
-        return bool(select([TableName(tuple(levels[:-1]), levels[-1])], options, ()))
-    except UsageError:
-        return False
+def _is_lost(each: TargetTable, there: list[TableName], known: Mapping[TableName, str]) -> bool:
+    """Whether nothing, or another table, has its name at the source."""
+    uuid = known.get(_name(each), "")
+    return _name(each) not in there or bool(uuid and uuid != _of(each))
+
+
+def _taken(target: Mirrors, ends: Ends, options: Options) -> dict[str, TargetTable]:
+    """The tables that this pair wrote, by what they were called at the source; another pair may have written the same
+    ones under other names."""
+    found = {}
+    for each in target.taken(str(ends.from_)):
+        if each.bookmark is None or not each.bookmark.source.get("name"):
+            continue
+        name = _name(each)
+        expected = targets([name], options, ends.target.rename)[name]
+        if str(expected).casefold() == str(each.name).casefold():
+            found[str(name)] = each
+    return found
+
+
+def _selected(ends: Ends, there: list[TableName], options: Options) -> dict[TableName, TableName]:
+    chosen = [name for name in there if _wanted(name, options)]
+    return dict(targets(chosen, options, ends.target.rename)) if chosen else {}
+
+
+def _wanted(name: TableName, options: Options) -> bool:
+    """Whether a table is one of those that the pair is about."""
+    chosen = not options.tables or any(matches(name, each) for each in options.tables)
+    return chosen and not any(matches(name, each) for each in options.exclude)
+
+
+def _left(options: Options, there: list[TableName], before: list[TableName], failed: list[TableName]) -> Options | None:
+    """The options without what could not be followed, and without patterns of what is gone."""
+    gone = [
+        each
+        for each in options.tables
+        if not any(matches(name, each) for name in there) and any(matches(name, each) for name in before)
+    ]
+    patterns = tuple(each for each in options.tables if each not in gone)
+    if gone and not patterns:
+        return None
+    made = replace(options, tables=patterns, exclude=(*options.exclude, *map(literal, failed)))
+    return made if any(_wanted(name, made) for name in there) or not (gone or failed or before) else None
 
 
 def _uuid(ends: Ends, name: TableName) -> str:
@@ -70,18 +148,16 @@ def _uuid(ends: Ends, name: TableName) -> str:
         return ""  # the round itself says what is wrong with it
 
 
-def _taken_uuid(each: TargetTable) -> str:
+def _of(each: TargetTable) -> str:
     return each.bookmark.source.get("uuid", "") if each.bookmark else ""
 
 
-def _moved(target: Mirrors, each: TargetTable, name: TableName, to: TableName) -> TableOutcome:
-    assert each.bookmark is not None
-    target.move(each.name, to, {**each.bookmark.source, "name": str(name)})
-    return TableOutcome(name, to, State.APPLIED, each.bookmark.commit, message=f"renamed from {each.name}")
-
-
-def _dropped(each: TargetTable, message: str) -> TableOutcome:
+def _name(each: TargetTable) -> TableName:
     assert each.bookmark is not None
     levels = each.bookmark.source["name"].split(".")
-    made = TableOutcome(TableName(tuple(levels[:-1]), levels[-1]), each.name, State.DROPPED, each.bookmark.commit)
-    return replace(made, message=message)
+    return TableName(tuple(levels[:-1]), levels[-1])
+
+
+def _told(each: TargetTable, state: State, message: str) -> TableOutcome:
+    assert each.bookmark is not None
+    return TableOutcome(_name(each), each.name, state, each.bookmark.commit, message=message)

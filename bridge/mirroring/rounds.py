@@ -15,6 +15,8 @@ from bridge.ports import ProgressSink
 
 __all__ = ["catch_up"]
 
+_KEPT = "history.expire.max-snapshot-age-ms"
+
 _STATES = {
     Code.TARGET_CONFLICT: State.CONFLICT,
     Code.TABLE_UNREADABLE: State.UNREACHABLE,
@@ -29,13 +31,13 @@ def catch_up(pair: Pair, progress: ProgressSink) -> Round:
     options = replace(pair.options, follow=True)
     try:
         ends = open_ends(pair.source, pair.target, options)
-        moved = follow_names(pair, ends, progress)
-        if not ends.source.tables():  # the last one was dropped, or the first is still to come
-            return Round(pair, began, time.monotonic() - clock, moved)
-        report = carry_out(ends, options, progress)
+        followed = follow_names(pair, ends, options, progress)
+        # the last one was dropped, or the first is still to come
+        left = followed.options if ends.source.tables() else None
+        report = None if left is None else carry_out(ends, left, progress)
     except BridgeError as error:
         return Round(pair, began, time.monotonic() - clock, error=error)
-    tables = (*moved, *_outcomes(report, time.time()))
+    tables = (*followed.outcomes, *(_outcomes(report, time.time()) if report is not None else ()))
     return Round(pair, began, time.monotonic() - clock, tables)
 
 
@@ -53,10 +55,33 @@ def _outcomes(report: Report, now: float) -> list[TableOutcome]:
                 commits=made.snapshots,
                 files=made.files,
                 bytes=each.bytes + sum(rewrite.bytes for rewrite in each.rewrites),
-                message=faults,
+                message=faults or _said(each),
             )
+        if not outcome.message:
+            outcome = replace(outcome, message=_hurry(each, report, now))
         found.append(outcome)
     return found
+
+
+def _said(each: TablePlan) -> str:
+    return "; ".join(said.detail for said in each.findings if said.code is Code.HISTORY_DIVERGED)
+
+
+def _hurry(each: TablePlan, report: Report, now: float) -> str:
+    """What to say where the source may expire what the target has not taken yet."""
+    there = report.held.get(each.target)
+    text = each.table.properties.get(_KEPT, "") if each.table is not None else ""
+    if each.table is None or there is None or there.bookmark is None or not text.isdecimal():
+        return ""
+    ids = [commit.id for commit in each.table.commits]
+    place = ids.index(there.bookmark.commit) + 1 if there.bookmark.commit in ids else 0
+    lag = now - each.table.commits[place].time / 1_000_000 if place < len(ids) else 0.0
+    kept = int(text) / 1000
+    if lag <= kept:
+        return ""
+    return (
+        f"the source keeps snapshots for {kept:.0f} s ({_KEPT}) and this one was {lag:.0f} s behind: mirror it sooner"
+    )
 
 
 def _standing(each: TablePlan, report: Report, now: float) -> TableOutcome:

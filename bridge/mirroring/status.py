@@ -155,8 +155,11 @@ def _verdict(table: Table, held: TargetTable | None, options: Options) -> _Verdi
             place = None
         elif place == len(ids) - 1:
             place = len(ids)
-        standing = Standing.CHANGED if changed else Standing.DIVERGED
-        return _Verdict(standing, place, error.message, error.hint, error.exit_code)
+        if not changed and not table.imported:
+            return _Verdict(
+                Standing.DIVERGED, place, error.message, "mirror follows it by a difference; migrate does not"
+            )
+        return _Verdict(Standing.CHANGED, place, error.message, error.hint, error.exit_code)
     if isinstance(base, Finding):
         return _Verdict(Standing.FOREIGN, None, base.detail, base.hint, Blocked.exit_code)
     if base == len(table.commits):

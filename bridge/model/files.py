@@ -127,6 +127,11 @@ class Files(Protocol):
         ...
 
     @property
+    def predating(self) -> Mapping[FieldId, tuple[int, ...]]:
+        """Row numbers of files that hold a column from before it had its type, where no kept commit tells of that."""
+        ...
+
+    @property
     def findings(self) -> tuple[Finding, ...]:
         """What else is to be said about them."""
         ...
@@ -195,6 +200,11 @@ class Rearranged:
         self._times = np.searchsorted(ordered, np.arange(count), side="right") - self._from
         self.problems = tuple(replace(each, rows=self._renumbered(each.rows)) for each in before.problems)
         self.numbered = self._renumbered(before.numbered)
+
+    @property
+    def predating(self) -> Mapping[FieldId, tuple[int, ...]]:
+        """As before, under the new row numbers."""
+        return {field: self._renumbered(rows) for field, rows in self._before.predating.items()}
 
     def stats(self) -> Iterator[StatsBatch]:
         """The statistics before under the new row numbers, then those of what was written."""

@@ -137,6 +137,11 @@ class Code(Enum):
     HISTORY_TRIMMED = ("history-trimmed", _LOSS, "older snapshots cannot be carried")
     HISTORY_CURRENT = ("history-current", _LOSS, "only the current snapshot was asked for")
     HISTORY_TIMES_MOVED = ("history-times-moved", _LOSS, "snapshot times follow what the lake already holds")
+    HISTORY_DIVERGED = (
+        "history-diverged",
+        _NOTE,
+        "the source went another way than the target, or forgot its state: the target follows by the difference",
+    )
     HISTORY_ROLLED_BACK = ("history-rolled-back", _LOSS, "the time before a rollback is not reproduced")
     NESTED_DOC = ("nested-doc", _LOSS, "comments on nested fields are stored, DuckDB does not show them")
     NOT_ENFORCED = ("not-enforced", _LOSS, "identifier fields are kept as a table tag")

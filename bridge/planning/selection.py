@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from bridge.errors import UsageError
-from bridge.model.findings import Finding
+from bridge.model.findings import Code, Finding
 from bridge.model.objects import ObjectKind, SourceObject
 from bridge.model.options import Options
 from bridge.model.table import TableName
 from bridge.ports import Notice
 
-__all__ = ["concerned", "literal", "matches", "select", "select_objects", "targets"]
+__all__ = ["clashes_of", "concerned", "literal", "matches", "select", "select_objects", "targets"]
 
 _MEANING = {"**": ".*", "*": "[^.]*", "?": "[^.]"}
 
@@ -107,3 +107,24 @@ def targets(
             raise UsageError(f"--as {options.rename} gives no table name", hint="write --as SCHEMA.TABLE")
         made[name] = TableName((schema,) if schema and schema != "main" else (), own)
     return made
+
+
+def clashes_of(names: Mapping[TableName, TableName]) -> dict[TableName, Finding]:
+    """Tables whose names in the target differ in case alone, from one another or in their schemas."""
+    by_case: dict[str, list[TableName]] = {}
+    for name, target in names.items():
+        by_case.setdefault(str(target).casefold(), []).append(name)
+    schemas: dict[str, set[str]] = {}
+    for target in names.values():
+        schema = ".".join(target.namespace)
+        schemas.setdefault(schema.casefold(), set()).add(schema)
+    found: dict[TableName, Finding] = {}
+    for name, target in names.items():
+        same = by_case[str(target).casefold()]
+        spellings = schemas[".".join(target.namespace).casefold()]
+        if len(same) > 1 or len(spellings) > 1:
+            others = ", ".join(map(str, same)) if len(same) > 1 else ", ".join(sorted(spellings))
+            found[name] = Finding(
+                Code.CASE_COLLISION, str(name), f"equal without case: {others}", "use --as or --table"
+            )
+    return found

@@ -291,6 +291,7 @@ class TableFiles:
     deletes = DELETED_ROWS.empty_table()
     partitions: Mapping[int, tuple[str | None, ...]] = {}
     numbered: tuple[int, ...] = ()
+    predating: Mapping[FieldId, tuple[int, ...]] = {}
 
     def __init__(self, table: Table, place: TablePlace, count: int, size: int) -> None:
         row = {

@@ -158,6 +158,7 @@ class _NoFiles:
     rest: int | None = 0
     partitions: Mapping[int, tuple[str | None, ...]] = {}
     numbered: tuple[int, ...] = ()
+    predating: Mapping[FieldId, tuple[int, ...]] = {}
     problems: tuple[FileProblem, ...] = ()
     findings: tuple[Finding, ...] = ()
 

@@ -8,7 +8,7 @@ from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import TypeVar
 
-from bridge.errors import Blocked, Conflict, Unreachable, UsageError
+from bridge.errors import Blocked, Overtaken, Unreachable, UsageError
 from bridge.model.files import Files
 from bridge.model.findings import Code, Finding
 from bridge.model.objects import Objects
@@ -112,7 +112,7 @@ class LakeSource:
             with session(self.place) as opened:
                 now = snapshot_ids(opened)
                 if gone := [each.id for each in self.state.snapshots if each.id not in now]:
-                    raise Conflict(
+                    raise Overtaken(
                         f"{self.place.attach}: snapshot {gone[0]} was expired since the lake was opened",
                         hint="run it again",
                     )

@@ -56,6 +56,7 @@ class LakeFiles:
         findings: Sequence[Finding],
         columns: Columns,
         fetch: Callable[[StatSpool], None],
+        is_trimmed: bool = False,
         since: int | None = None,
         rest: int | None = 0,
         spool: StatSpool | None = None,
@@ -76,13 +77,30 @@ class LakeFiles:
         self._fetch = fetch
         self._spool = spool
         self._held: dict[str, frozenset[int]] = {}
+        self._is_trimmed = is_trimmed
+
+    @property
+    def predating(self) -> Mapping[FieldId, tuple[int, ...]]:
+        """Files that the catalog measured a column of, and that are older than its type; of a table with all its
+        snapshots the schemas tell as much."""
+        found: dict[FieldId, tuple[int, ...]] = {}
+        for field in self._columns.types if self._is_trimmed else ():
+            older = self._files.filter(pl.col("begin_snapshot") < self._columns.typed[field])
+            if len(older) and (listed := self._spooled().column(int(field))) is not None:
+                rows = older.filter(pl.col("data_file_id").is_in(listed["data_file_id"].implode()))["file"].to_list()
+                found |= {field: tuple(rows)} if rows else {}
+        return found
+
+    def _spooled(self) -> StatSpool:
+        if self._spool is None:
+            self._spool = StatSpool()
+            self._fetch(self._spool)
+        return self._spool
 
     def stats(self) -> Iterator[StatsBatch]:
         """Column by column. A file without a row in the catalog has nothing known, unless it cannot hold the column:
         it is older than that, or its name mapping does not tell of it."""
-        if self._spool is None:
-            self._spool = StatSpool()
-            self._fetch(self._spool)
+        spool = self._spooled()
         files = self._files.select(
             "file",
             "data_file_id",
@@ -96,7 +114,7 @@ class LakeFiles:
         )
         mapped = [self._columns.mapped(each) for each in self.mappings]
         with closing(connect()) as connection:
-            yield from self._by_column(files, mapped, self._spool, connection)
+            yield from self._by_column(files, mapped, spool, connection)
 
     def _by_column(
         self,
@@ -162,7 +180,8 @@ class LakeFiles:
 
 
 class Columns:
-    """The leaf columns that a table ever had: newest type, whether in a list or map, first snapshot."""
+    """The leaf columns that a table ever had: newest type and from which snapshot on, whether in a list or map, first
+    snapshot."""
 
     def __init__(self, found: Definition) -> None:
         newest = {each.id: each for each in sorted(found.columns, key=lambda each: each.begin)}
@@ -174,6 +193,12 @@ class Columns:
         for each in found.columns:
             id_ = FieldId(each.id)
             self.since[id_] = min(each.begin, self.since.get(id_, each.begin))
+        self.typed: dict[FieldId, int] = {}
+        before: dict[int, str] = {}
+        for each in sorted(found.columns, key=lambda each: each.begin):
+            if before.get(each.id) != each.type:
+                self.typed[FieldId(each.id)] = each.begin
+                before[each.id] = each.type
         for each in newest.values():
             if each.id in containers or each.type.casefold() in ("struct", "list", "map"):
                 continue
@@ -289,7 +314,10 @@ def read_files(
             spool.add(frame)
     mappings = [rows.mappings[id_] for id_ in sorted(rows.mappings)]
     known = since if later is not None else None
-    return LakeFiles(pieces, deleted, mappings, problems, findings, Columns(found), fetch, known, rows.rest, spool)
+    born = min(each.begin for each in found.versions)
+    trimmed = history.snapshots[0].id > born
+    columns = Columns(found)
+    return LakeFiles(pieces, deleted, mappings, problems, findings, columns, fetch, trimmed, known, rows.rest, spool)
 
 
 class _Place:

@@ -10,8 +10,9 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 
 import numpy as np
+import pyarrow.compute as pc
 
-from bridge.errors import Blocked, BridgeError, Conflict, Unreachable, UsageError
+from bridge.errors import Blocked, BridgeError, Overtaken, Unreachable, UsageError
 from bridge.model.files import FileProblem, Files, Standing, live_rows
 from bridge.model.findings import Code, Finding
 from bridge.model.objects import Macro, ObjectKind, Objects, View
@@ -21,11 +22,11 @@ from bridge.model.rewrite import OWN_DIRECTORY, Settings
 from bridge.model.rewrite import Target as TargetFiles
 from bridge.model.table import Table, TableName
 from bridge.model.types import Field
-from bridge.ports import Check, CommitResult, Fitted, ObjectWrite, ProgressSink, Rows, TableWrite, TargetTable
+from bridge.ports import Check, CommitResult, Fitted, Move, ObjectWrite, ProgressSink, Rows, TableWrite, TargetTable
 from converters.ducklake.catalog import reads
 from converters.ducklake.catalog.commit import NewLake, write_tables
 from converters.ducklake.catalog.folders import table_folder
-from converters.ducklake.catalog.moves import drop_table, move_table
+from converters.ducklake.catalog.moves import drop_table, move_tables
 from converters.ducklake.catalog.objects import held_objects, schema_of, standing
 from converters.ducklake.catalog.session import Place, Session, exists, parse_place, session, with_retry
 from converters.ducklake.catalog.standing import live_state
@@ -120,15 +121,23 @@ class DuckLakeTarget:
             if mark is not None and mark.source.get("from") == source
         ]
 
-    def move(self, name: TableName, to: TableName, source: Mapping[str, str]) -> None:
-        """Rename a table of ours in a transaction of its own."""
-        with session(self.place, write=True) as opened:
-            move_table(opened, name, to, table_folder(opened, self.data_path, name), source)
+    def move(self, moves: Sequence[Move]) -> None:
+        """Rename tables of ours in a transaction of its own."""
+
+        def once() -> None:
+            with session(self.place, write=True) as opened:
+                move_tables(opened, moves, [table_folder(opened, self.data_path, each.name) for each in moves])
+
+        with_retry(once)
 
     def drop(self, name: TableName) -> None:
         """Drop a table of ours in a transaction of its own; no file is touched."""
-        with session(self.place, write=True) as opened:
-            drop_table(opened, name)
+
+        def once() -> None:
+            with session(self.place, write=True) as opened:
+                drop_table(opened, name)
+
+        with_retry(once)
 
     def newest(self) -> int | None:
         """The time of the lake's newest snapshot."""
@@ -140,8 +149,7 @@ class DuckLakeTarget:
     def holds(self, name: TableName) -> frozenset[str]:
         """The source commits that a snapshot of the lake stands for."""
         with session(self.place) as opened:
-            noted = reads.noted_snapshots(opened)
-        return frozenset(commit for table, commit, _ in noted if table.casefold() == str(name).casefold())
+            return frozenset(each.commit for each in _noted(opened, name))
 
     def rename(self, source: TableName) -> TableName:
         """`a.b.t` becomes table t of schema a.b; a table without a namespace lands in main."""
@@ -184,8 +192,26 @@ class DuckLakeTarget:
         return table.all_fields
 
     def review_files(self, table: Table, files: Files, name: TableName, options: Options) -> Sequence[FileProblem]:
-        """The readers look for what a lake cannot take."""
-        return ()
+        """Files that left a table and come back to it: they are the lake's own, and it deletes them when it expires
+        what it held before."""
+        with self._looking() as opened:
+            held = [] if opened is None else [each for each in reads.live_tables(opened) if _is(each, name)]
+            mark = reads.bookmark(opened, held[0].id) if opened is not None and held else None
+            if opened is None or mark is None or (options.ownership or mark.ownership) != "adopt":
+                return ()
+            folder = table_folder(opened, self.data_path, name)
+            stored = reads.file_paths(opened, held[0].id).values()
+        known = {folder + path if relative else path for path, relative in stored}
+        base = next((place for place, each in enumerate(table.commits) if each.id == mark.commit), -1)
+        new = files.table.filter(pc.greater(files.table.column("begin"), base))
+        back = [path for path in new.column("path").to_pylist() if path in known]
+        if not back:
+            return ()
+        said = f"{len(back)} data files left the table and come back, such as {back[0]}"
+        hint = "share the files (--ownership shared), or compact the table at the source"
+        return (
+            FileProblem(Finding(Code.FILE_RETURNS, str(table.name), said, hint, tuple(back[:1000]), len(back)), None),
+        )
 
     def overlaps(self, location: str, files: Files) -> Finding | None:
         """Orphan cleanup removes every unregistered Parquet file below the data path, so neither may hold the other."""
@@ -230,7 +256,7 @@ class DuckLakeTarget:
                 os.link(building.path, self.place.path)
                 linked = True
             except FileExistsError as error:
-                raise Conflict(f"{self.place.path} was created meanwhile", hint="run it again") from error
+                raise Overtaken(f"{self.place.path} was created meanwhile", hint="run it again") from error
             except OSError as error:
                 raise Unreachable(f"{self.place.path} cannot be created: {error.strerror}") from error
         finally:
@@ -409,37 +435,26 @@ class DuckLakeTarget:
         paths = (path for write in writes for path in write.files.table.column("path").unique().to_pylist())
         return needs_objects((self.data_path, *paths))
 
-    def _snapshots(self, writes: Sequence[TableWrite]) -> dict[TableName, dict[int, int]]:
+    def _snapshots(self, writes: Sequence[TableWrite]) -> dict[TableName, dict[int, reads.Noted]]:
         """Lake snapshot by commit index, from what the commit noted in the catalog."""
-        found: dict[TableName, dict[int, int]] = {}
+        found: dict[TableName, dict[int, reads.Noted]] = {}
         with session(self.place) as opened:
-            noted = reads.noted_snapshots(opened)
-        for write in writes:
-            index = {commit.id: place for place, commit in enumerate(write.table.commits)}
-            found[write.name] = {
-                index[commit]: snapshot
-                for name, commit, snapshot in noted
-                if name.casefold() == str(write.name).casefold() and commit in index
-            }
+            for write in writes:
+                index = {commit.id: place for place, commit in enumerate(write.table.commits)}
+                noted = _noted(opened, write.name)
+                found[write.name] = {index[each.commit]: each for each in noted if each.commit in index}
         return found
 
     def compare(self, name: TableName, commit: str, rows: Rows) -> Check:
         """EXCEPT ALL both ways, in DuckDB's own process, at the lake snapshot of the commit."""
-        snapshot: int | None = None
         label = f"{name}: rows"
+        at = qualified("lake", *(name.namespace or ("main",)), name.name)
         if commit:
             with session(self.place) as opened:
-                held = [
-                    at
-                    for table, id_, at in reads.noted_snapshots(opened)
-                    if table.casefold() == str(name).casefold() and id_ == commit
-                ]
+                held = [each for each in _noted(opened, name) if each.commit == commit]
             if not held:
                 return Check(f"{label} at commit {commit}", "the lake has no snapshot for it")
-            snapshot = held[-1]
-            label = f"{label} at snapshot {snapshot}"
-        at = qualified("lake", *(name.namespace or ("main",)), name.name)
-        at += "" if snapshot is None else f" AT (VERSION => {snapshot})"
+            label, at = f"{label} at snapshot {held[-1].snapshot}", _at(held[-1])
         try:
             with session(self.place) as opened:
                 objects = needs_objects((self.data_path, *reads.remote_paths(opened)))
@@ -512,6 +527,17 @@ def _whole(settings: Mapping[str, str], key: str, default: int) -> int:
     return int(text) if text.isdigit() and int(text) else default
 
 
+def _noted(opened: Session, name: TableName) -> list[reads.Noted]:
+    """What our snapshots say of a live table."""
+    found = [each for each in reads.live_tables(opened) if _is(each, name)]
+    return reads.noted_snapshots(opened, found[0].id) if found else []
+
+
+def _at(noted: reads.Noted) -> str:
+    """A table in one of its snapshots, under the name that it had then."""
+    return f"{qualified('lake', noted.schema, noted.name)} AT (VERSION => {noted.snapshot})"
+
+
 def _is(each: reads.LakeTable, name: TableName) -> bool:
     schema = ".".join(name.namespace) or "main"
     return each.id >= 0 and (each.schema.casefold(), each.name.casefold()) == (schema.casefold(), name.name.casefold())
@@ -550,7 +576,7 @@ def _short(rows: Sequence[Sequence[str | None]]) -> str:
 
 
 def _questions(
-    write: TableWrite, snapshots: Mapping[int, int], chosen: Mapping[str, str], read_files: bool
+    write: TableWrite, snapshots: Mapping[int, reads.Noted], chosen: Mapping[str, str], read_files: bool
 ) -> list[tuple[str, str, list[list[str | None]] | None]]:
     name = ".".join((*write.name.namespace, write.name.name))
     at = qualified("lake", *(write.name.namespace or ("main",)), write.name.name)
@@ -577,8 +603,8 @@ def _questions(
     for index in sorted({*indexes[::step], *indexes[-1:]}):
         questions.append(
             (
-                f"{name}: rows at snapshot {snapshots[index]}",
-                f"SELECT count(*) FROM {at} AT (VERSION => {snapshots[index]})",
+                f"{name}: rows at snapshot {snapshots[index].snapshot}",
+                f"SELECT count(*) FROM {_at(snapshots[index])}",
                 [[str(live[index])]],
             )
         )
@@ -611,7 +637,7 @@ def _sync(path: str) -> None:
 
 
 def _changes(
-    write: TableWrite, snapshots: Mapping[int, int], live: np.ndarray
+    write: TableWrite, snapshots: Mapping[int, reads.Noted], live: np.ndarray
 ) -> list[tuple[str, str, list[list[str | None]] | None]]:
     """What was added to a table that the lake holds, by the files that changed alone: the others were not read again,
     and counting them would open every one."""
@@ -619,9 +645,10 @@ def _changes(
     if since is None or since not in snapshots or newest not in snapshots or newest == since:
         return []
     schema, place = (write.name.namespace or ("main",))[0], write.name.name
-    span = f"'lake', {literal(schema)}, {literal(place)}, {snapshots[since] + 1}, {snapshots[newest]}"
+    first, last = snapshots[since].snapshot + 1, snapshots[newest].snapshot
+    span = f"'lake', {literal(schema)}, {literal(place)}, {first}, {last}"
     counts = (f"(SELECT count(*) FROM ducklake_table_{each}({span}))" for each in ("insertions", "deletions"))
-    what = f"{'.'.join((*write.name.namespace, place))}: rows added since snapshot {snapshots[since]}"
+    what = f"{'.'.join((*write.name.namespace, place))}: rows added since snapshot {first - 1}"
     return [(what, f"SELECT {' - '.join(counts)}", [[str(live[newest] - live[since])]])]
 
 

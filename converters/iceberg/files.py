@@ -78,6 +78,7 @@ class IcebergFiles:
         self._mapped = mapped
         self.problems = tuple(problems)
         self.numbered: tuple[int, ...] = ()
+        self.predating: Mapping[FieldId, tuple[int, ...]] = {}
         self.findings = tuple(findings)
         self._rows = rows
         self._spool = spool

@@ -16,7 +16,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 
-from bridge.errors import BridgeError, Conflict, Missing
+from bridge.errors import BridgeError, Missing, Overtaken
 from converters import storage
 
 __all__ = ["OWNER", "Claim", "claimed"]
@@ -36,9 +36,9 @@ class Claim:
     name: str
 
     def require(self) -> None:
-        """Conflict when it was taken away, by someone who held this run for dead."""
+        """Overtaken when it was taken away, by someone who held this run for dead."""
         if storage.modified(f"{self.directory}/{self.name}") is None:
-            raise Conflict(
+            raise Overtaken(
                 f"{self.directory} was taken by another run, since this one gave no sign of life for minutes",
                 hint="run it again",
             )
@@ -46,7 +46,7 @@ class Claim:
 
 @contextmanager
 def claimed(directory: str) -> Iterator[Claim]:
-    """Hold a directory, which is made; Conflict when another run that lives holds it."""
+    """Hold a directory, which is made; Overtaken when another run that lives holds it."""
     storage.make_directory(directory)
     claim = Claim(directory, f"{OWNER}{uuid.uuid4().hex}.json")
     ended = threading.Event()
@@ -69,7 +69,7 @@ def _take(claim: Claim) -> None:
         storage.remove(f"{claim.directory}/{claim.name}")
         if left:
             time.sleep(random.uniform(0.2, 1.0))  # two that came at once both gave way
-    raise Conflict(
+    raise Overtaken(
         f"another run is at the same work: {other}", hint=f"wait until it has ended; its sign is in {claim.directory}"
     )
 

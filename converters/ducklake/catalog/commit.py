@@ -14,7 +14,7 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from bridge.errors import Conflict
+from bridge.errors import Overtaken
 from bridge.model.findings import Code, Finding
 from bridge.model.table import Table
 from bridge.ports import ObjectWrite, ProgressSink, TableWrite, Written
@@ -162,18 +162,20 @@ def _open_table(
     found = known.get((schema_name.casefold(), name.casefold()))
     if not job.is_new:
         if found is None:
-            raise Conflict(
+            raise Overtaken(
                 f"{write.name} is gone from {session.place.path} since the plan was made", hint="run it again"
             )
         bookmark = reads.bookmark(session, found.id)
         expected = write.table.commits[write.base].id if write.base is not None and write.base >= 0 else ""
         if bookmark is None or bookmark.commit != expected or bookmark.changed_by:
-            raise Conflict(f"{write.name} changed in {session.place.path} since the plan was made", hint="run it again")
+            raise Overtaken(
+                f"{write.name} changed in {session.place.path} since the plan was made", hint="run it again"
+            )
         job.table_id = found.id
         job.before = reads.columns(session, found.id)
         return
     if found:
-        raise Conflict(f"{write.name} was created in {session.place.path} meanwhile", hint="choose a name with --as")
+        raise Overtaken(f"{write.name} was created in {session.place.path} meanwhile", hint="choose a name with --as")
     begin = job.first
     begin.alters = True
     schema_name = add_schema(session, rows, schema_name, ids, schemas, begin)

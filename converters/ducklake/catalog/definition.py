@@ -188,9 +188,10 @@ def _layout(
 def _named_since(source: Table, partition: Sequence[PartitionKey]) -> int:
     """The first commit index from which the key columns have their names of now. The directories of what is written
     bear these, and those of what is there others, which DuckDB 1.5.5 cannot merge under one schema version."""
+    schemas = {**source.schemas, source.schema.id: source.schema}
     now = {int(field.id): field.name for field in source.schema.fields}
     for index in reversed(range(len(source.commits))):
-        then = {int(field.id): field.name for field in source.schemas[source.commits[index].schema].fields}
+        then = {int(field.id): field.name for field in schemas[source.commits[index].schema].fields}
         if any(then.get(key.column) != now[key.column] for key in partition):
             return index + 1
     return 0

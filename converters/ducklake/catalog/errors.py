@@ -8,7 +8,7 @@ import os
 import duckdb
 import sqlalchemy as sa
 
-from bridge.errors import Blocked, BridgeError, Conflict, Unreachable
+from bridge.errors import Blocked, BridgeError, Conflict, Overtaken, Unreachable
 from converters.ducklake.catalog import postgres
 from converters.ducklake.catalog.places import Place
 
@@ -77,7 +77,7 @@ def translated(error: Exception, place: Place, committing: bool = False) -> Brid
         if code.startswith(("SQLITE_NOTADB", "SQLITE_CORRUPT")):
             return Blocked(f"{place.path} is damaged, or no SQLite file: {text}", code="foreign-catalog")
         if code.startswith(("SQLITE_BUSY", "SQLITE_LOCKED")):
-            return Conflict(f"catalog {place.path} is held by another process", hint="close it, then run it again")
+            return Overtaken(f"catalog {place.path} is held by another process", hint="close it, then run it again")
         if code.startswith(("SQLITE_READONLY", "SQLITE_CANTOPEN", "SQLITE_IOERR", "SQLITE_FULL")):
             return Unreachable(
                 f"catalog {place.path} cannot be written: {text}", hint="check the disk and its free space"

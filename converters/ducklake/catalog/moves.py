@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from time import time_ns
 
 import sqlalchemy as sa
 
-from bridge.errors import Conflict
+from bridge.errors import Conflict, Overtaken
 from bridge.model.table import TableName
+from bridge.ports import Move
 from converters.ducklake.catalog import reads
 from converters.ducklake.catalog.inlined_place import inlined_place
 from converters.ducklake.catalog.job import Ids, Rows, Snapshot
@@ -19,46 +20,59 @@ from converters.ducklake.catalog.tables import table
 from converters.ducklake.catalog.times import time_text
 from converters.ducklake.identifiers import identifier
 
-__all__ = ["drop_table", "move_table"]
+__all__ = ["drop_table", "move_tables"]
 
 AUTHOR = "ducklake-bridge"
 _ENDED = ("table", "column", "column_tag", "data_file", "delete_file", "partition_info", "sort_info")
 
 
-def move_table(session: Session, name: TableName, to: TableName, folder: str, source: Mapping[str, str]) -> None:
-    """Give a table that we wrote another name, under which it keeps its files, history and bookmark; `folder` is its
-    own directory, `source` what the bookmark is to say of where it comes from."""
-    held = _ours(session, name)
-    taken = [each for each in reads.live_tables(session) if _same(each, to)]
-    if taken and taken[0].id != held.id:
-        raise Conflict(f"{to} exists in {session.place.path}, and {name} was renamed to it at the source")
+def move_tables(session: Session, moves: Sequence[Move], folders: Sequence[str]) -> None:
+    """Give tables that we wrote other names, under which they keep their files, history and bookmarks; each folder is
+    the table's own directory."""
+    held = [_ours(session, each.name) for each in moves]
+    ours = {each.id for each in held}
+    others = [each for each in reads.live_tables(session) if each.id not in ours]
+    for each in moves:
+        if any(_same(other, each.to) for other in others):
+            raise Conflict(f"{each.to} exists in {session.place.path}, and {each.name} was renamed to it at the source")
     head, rows = reads.head(session), Rows()
     ids, snapshot = Ids(head.next_catalog_id, head.next_file_id), _next(head)
-    schemas = reads.schemas(session)
-    schema = add_schema(session, rows, schema_of(to), ids, schemas, snapshot)
-    each = table("table")
-    [(uuid, path, relative)] = session.rows(
-        sa.select(each.c.table_uuid, each.c.path, each.c.path_is_relative).where(
-            each.c.table_id == held.id, each.c.end_snapshot.is_(None)
-        )
-    )
-    if schema.casefold() != held.schema.casefold():
-        # its directory would be looked for below the other schema's
-        path, relative = folder, False
-    _end(session, "table", held.id, snapshot.id)
-    rows.add("table", held.id, str(uuid), snapshot.id, None, schemas[schema], to.name, path, bool(relative))
-    snapshot.changes.append(f"created_table:{identifier(schema)}.{identifier(to.name)}")
     snapshot.schema_version = head.schema_version + 1
-    rows.add("schema_versions", snapshot.id, snapshot.schema_version, held.id)
-    inlined_place(session, rows, held.id, reads.columns(session, held.id), snapshot.schema_version)
-    metadata = table("metadata")
+    schemas, said = reads.schemas(session), []
+    for each, old, folder in zip(moves, held, folders, strict=True):
+        _remember(session, old.id, each.source)
+        if _same(old, each.to):
+            continue
+        said.append(f"rename of {each.name} to {each.to}")
+        schema = add_schema(session, rows, schema_of(each.to), ids, schemas, snapshot)
+        uuid, path, relative = _stored(session, old.id)
+        if schema.casefold() != old.schema.casefold():
+            # its directory would be looked for below the other schema's
+            path, relative = folder, False
+        _end(session, "table", old.id, snapshot.id)
+        rows.add("table", old.id, uuid, snapshot.id, None, schemas[schema], each.to.name, path, relative)
+        snapshot.changes.append(f"created_table:{identifier(schema)}.{identifier(each.to.name)}")
+        rows.add("schema_versions", snapshot.id, snapshot.schema_version, old.id)
+        inlined_place(session, rows, old.id, reads.columns(session, old.id), snapshot.schema_version)
+    if said:
+        _note(rows, snapshot, ids, "; ".join(said))
+        rows.insert(session)
+
+
+def _stored(session: Session, table_id: int) -> tuple[str, str, bool]:
+    each = table("table").c
+    query = sa.select(each.table_uuid, each.path, each.path_is_relative)
+    [(uuid, path, relative)] = session.rows(query.where(each.table_id == table_id, each.end_snapshot.is_(None)))
+    return str(uuid), path, bool(relative)
+
+
+def _remember(session: Session, table_id: int, source: Mapping[str, str]) -> None:
+    each = table("metadata")
     session.run(
-        sa.update(metadata)
-        .where(metadata.c.scope == "table", metadata.c.scope_id == held.id, metadata.c.key == "bridge.source")
+        sa.update(each)
+        .where(each.c.scope == "table", each.c.scope_id == table_id, each.c.key == "bridge.source")
         .values(value=json.dumps(dict(source), sort_keys=True))
     )
-    _note(rows, snapshot, ids, f"rename of {name} to {to}")
-    rows.insert(session)
 
 
 def drop_table(session: Session, name: TableName) -> None:
@@ -92,8 +106,8 @@ def _ours(session: Session, name: TableName) -> reads.LakeTable:
     found = [each for each in reads.live_tables(session) if _same(each, name)]
     mark = reads.bookmark(session, found[0].id) if found and found[0].id >= 0 else None
     if mark is None:
-        raise Conflict(f"{name} is gone from {session.place.path} since it was looked at", hint="run it again")
-    if mark.changed_by:
+        raise Overtaken(f"{name} is gone from {session.place.path} since it was looked at", hint="run it again")
+    if mark.changed_by and not mark.maintained:
         raise Conflict(
             f"{name} was changed in the lake ({mark.changed_by}), and renamed or dropped at the source",
             hint=f"release {name}, or drop it in the lake",

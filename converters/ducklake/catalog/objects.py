@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 
 import sqlalchemy as sa
 
-from bridge.errors import Conflict
+from bridge.errors import Overtaken
 from bridge.model.objects import Macro, ObjectKind, Overload, Parameter, SourceObject, View, in_order
 from bridge.model.table import TableName
 from bridge.ports import Fit, ObjectWrite
@@ -54,14 +54,14 @@ def add_schema(session: Session, rows: Rows, name: str, ids: Ids, known: dict[st
 def add_objects(
     session: Session, rows: Rows, objects: Sequence[ObjectWrite], ids: Ids, known: dict[str, int], snapshot: Snapshot
 ) -> None:
-    """Rows for every object; Conflict when the lake holds its name by now."""
+    """Rows for every object; Overtaken when the lake holds its name by now."""
     held = held_objects(session)
     for each in ordered(objects):
         if each.object.kind is ObjectKind.SCHEMA:
             add_schema(session, rows, each.name.name, ids, known, snapshot)
             continue
         if _held(held, each) is not None:
-            raise Conflict(f"{each.name} was created in {session.place.path} meanwhile", hint="run it again")
+            raise Overtaken(f"{each.name} was created in {session.place.path} meanwhile", hint="run it again")
         schema = add_schema(session, rows, schema_of(each.name), ids, known, snapshot)
         id_ = ids.next()
         snapshot.changes.append(f"{_CHANGES[each.object.kind]}:{identifier(schema)}.{identifier(each.name.name)}")

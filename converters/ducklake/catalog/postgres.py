@@ -12,7 +12,7 @@ import pyarrow.compute as pc
 import sqlalchemy as sa
 from sqlalchemy.pool import NullPool
 
-from bridge.errors import Blocked, BridgeError, Conflict, Unreachable, UsageError
+from bridge.errors import Blocked, BridgeError, Conflict, Overtaken, Unreachable, UsageError
 from converters.ducklake.catalog.places import CONNECT_SECONDS, Place
 from converters.ducklake.identifiers import identifier
 
@@ -101,7 +101,7 @@ def _open(connection: sa.Connection, place: Place, *, write: bool, create: bool)
         key = zlib.crc32(place.schema.encode()) - 2**31
         connection.execute(sa.select(sa.func.pg_advisory_xact_lock(sa.literal(_ADVISORY), sa.literal(key))))
         if has_table(connection, "ducklake_metadata"):
-            raise Conflict(f"the lake in {place.path} was created meanwhile", hint="run it again")
+            raise Overtaken(f"the lake in {place.path} was created meanwhile", hint="run it again")
         if not connection.execute(sa.select(sa.func.current_schema())).scalar():
             statement(connection, f"CREATE SCHEMA {identifier(place.schema)}")
     elif write:
@@ -218,7 +218,7 @@ def translated(error: BaseException, place: Place, committing: bool = False) -> 
             retryable=True,
         )
     if state in _MEANWHILE:
-        return Conflict(f"{what}: made by another writer meanwhile: {text}", hint="run it again")
+        return Overtaken(f"{what}: made by another writer meanwhile: {text}", hint="run it again")
     if state in _INCOMPLETE:
         return Blocked(f"{what} is damaged or incomplete: {text}", code="foreign-catalog")
     if state == "42501":

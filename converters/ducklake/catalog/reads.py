@@ -24,6 +24,7 @@ __all__ = [
     "Head",
     "LakeTable",
     "LiveFile",
+    "Noted",
     "bookmark",
     "changes",
     "columns",
@@ -418,8 +419,20 @@ def remote_paths(session: Session) -> list[str]:
     return [row[0] for row in session.rows(sa.select(path).where(path.like("%://%")).limit(1))]
 
 
-def noted_snapshots(session: Session) -> list[tuple[str, str, int]]:
-    """(table, source commit, lake snapshot) of everything that our snapshots say of themselves."""
+@dataclass(frozen=True, slots=True)
+class Noted:
+    """A snapshot that we made for a source commit of a table, and what the table was called then."""
+
+    commit: str
+    snapshot: int
+    schema: str
+    name: str
+
+
+def noted_snapshots(session: Session, table_id: int) -> list[Noted]:
+    """What our snapshots say of themselves about a table, oldest first, whatever it was called."""
+    names = _names(session, table_id)
+    known = {_full(schema, name).casefold() for _, schema, name in names}
     each = table("snapshot_changes").c
     rows = session.rows(
         sa.select(each.snapshot_id, each.commit_extra_info)
@@ -429,11 +442,31 @@ def noted_snapshots(session: Session) -> list[tuple[str, str, int]]:
     found = []
     for id_, info in rows:
         try:
-            tables = json.loads(info or "{}")["tables"]
-            found += [(str(noted["table"]), str(noted["commit"]), int(id_)) for noted in tables]
+            for noted in json.loads(info or "{}")["tables"]:
+                # older releases did not note the id
+                if noted["id"] == table_id if "id" in noted else str(noted["table"]).casefold() in known:
+                    begun = [each for each in names if each[0] <= id_] or names[:1]
+                    found.append(Noted(str(noted["commit"]), int(id_), *begun[-1][1:]))
         except (ValueError, TypeError, KeyError):
             continue  # somebody rewrote what was for people to read
     return found
+
+
+def _names(session: Session, table_id: int) -> list[tuple[int, str, str]]:
+    """(first snapshot, schema, name) of a table under each of its names, oldest first."""
+    schema, each = table("schema").c, table("table").c
+    found = session.rows(
+        sa.select(each.begin_snapshot, schema.schema_name, each.table_name)
+        .join(table("schema"), schema.schema_id == each.schema_id)
+        .where(each.table_id == table_id)
+        .order_by(each.begin_snapshot)
+    )
+    return [(int(begin), schema_name, name) for begin, schema_name, name in found]
+
+
+def _full(schema: str, name: str) -> str:
+    """As TableName writes it."""
+    return name if schema == "main" else f"{schema}.{name}"
 
 
 def live_counts(session: Session, table_id: int) -> tuple[int, int]:

@@ -180,6 +180,7 @@ def _describe(job: Job, begin: np.ndarray, end: np.ndarray, other_ends: np.ndarr
         snapshot.sources.append(
             {
                 "table": str(job.write.name),
+                "id": job.table_id,
                 "source": dict(job.write.source),
                 "commit": commit.id if commit else "",
                 "time": time_text(commit.own_time if commit else time),

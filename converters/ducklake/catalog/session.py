@@ -18,7 +18,7 @@ import pyarrow as pa
 import sqlalchemy as sa
 from sqlalchemy.pool import NullPool
 
-from bridge.errors import Blocked, BridgeError, Conflict, Unreachable
+from bridge.errors import Blocked, BridgeError, Conflict, Overtaken, Unreachable
 from converters import storage
 from converters.ducklake.catalog import postgres
 from converters.ducklake.catalog.errors import translated
@@ -89,7 +89,8 @@ class Session:
             if not batch.num_rows:
                 continue
             values = list(zip(*(column.to_pylist() for column in batch.columns), strict=True))
-            self.connection.exec_driver_sql(f"INSERT INTO {identifier(name)} ({listed}) VALUES ({marks})", values)
+            if values:  # chunks that were put together may be empty
+                self.connection.exec_driver_sql(f"INSERT INTO {identifier(name)} ({listed}) VALUES ({marks})", values)
 
     def driver(self) -> Any:
         """The connection of the database's own library."""
@@ -196,7 +197,7 @@ def session(place: Place, *, create: bool = False, write: bool = False) -> Itera
         if not create:
             _require_kind(place)
         elif exists(place):
-            raise Conflict(f"{place.path} exists already")
+            raise Overtaken(f"{place.path} exists already")
         engine = _engine(place, write or create)
     opened: Session | None = None
     committing = kept = False

@@ -29,7 +29,7 @@ def table_properties(write: TableWrite, held: Mapping[str, Any] | None, options:
     found.pop(GUARD, None)
     if write.ownership == "shared":
         found[GUARD] = "false"
-    if needs_rows(write.table, options):
+    if needs_rows(write.table, write.files, options):
         found[_VECTORIZED] = "false"
     if used:
         found[MAPPING] = joined_mapping(write.files.mappings[each] for each in sorted(used))

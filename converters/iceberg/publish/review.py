@@ -41,9 +41,9 @@ def _readers(options: Options) -> tuple[str, ...]:
     return options.readers or READERS
 
 
-def needs_rows(table: Table, options: Options) -> bool:
-    """Whether Spark has to read the files row by row: promotion left files behind that its vectorized reader fails on,
-    or a type does so by itself."""
+def needs_rows(table: Table, files: Files, options: Options) -> bool:
+    """Whether Spark has to read the files row by row: promotion left files behind, or may have, that its vectorized
+    reader fails on, or a type does so by itself."""
     if "spark" not in _readers(options):
         return False
     types: dict[FieldId, set[ColumnType]] = {}
@@ -52,7 +52,8 @@ def needs_rows(table: Table, options: Options) -> bool:
         types.setdefault(each.field.id, set()).add(each.field.type if row is None else row.iceberg)
         if row is not None and row.way(("spark",)) is Way.ROW_BY_ROW:
             return True
-    return any({Leaf.INT32, Leaf.INT64} <= each for each in types.values())
+    promoted = {each for each, known in types.items() if {Leaf.INT32, Leaf.INT64} <= known}
+    return bool(promoted) or any(Leaf.INT64 in types.get(each, ()) for each in files.predating)
 
 
 def review_table(table: Table, name: TableName, options: Options) -> list[Finding]:

@@ -30,6 +30,7 @@ from bridge.model.types import (
     ListOf,
     MapOf,
     Struct,
+    Time,
     Timestamp,
     Unit,
 )
@@ -108,11 +109,18 @@ def type_problems(table: Table, files: Files, held: Mapping[str, Any] | None) ->
     newest = {id_: stored(each[-1][1].type) for id_, each in changed.items()}
     if files.table.num_rows:
         yield from _published_otherwise(table, held)
-    if not changed:
-        return
-    subject, columns = str(table.name), ", ".join(each[-1][2] for each in changed.values())
-    rows = np.array([row for row, held_ in enumerate(_hold(files, newest)) if not held_], dtype=np.int64)
+    subject, paths_of = str(table.name), {id_: each[-1][2] for id_, each in changed.items()}
+    older = {row for row, held_ in enumerate(_hold(files.table, newest)) if not held_} if changed else set[int]()
+    for each in walk(table.schema.fields):
+        before = np.array(files.predating.get(each.field.id, ()) if each.is_leaf else (), dtype=np.int64)
+        if len(before):
+            held_ = _hold(files.table.take(pa.array(before)), {each.field.id: stored(each.field.type)})
+            if not all(held_):
+                older |= {int(row) for row, fits in zip(before, held_, strict=True) if not fits}
+                paths_of[each.field.id] = ".".join(each.path)
+    rows = np.array(sorted(older), dtype=np.int64)
     if len(rows):
+        columns = ", ".join(paths_of.values())
         taken = files.table.select(["path", "end"]).take(pa.array(rows))
         ends, paths = taken.column("end"), taken.column("path").to_pylist()
         last = None if ends.null_count else pc.max(ends).as_py()
@@ -156,9 +164,8 @@ def _held_types(held: Mapping[str, Any] | None) -> dict[FieldId, ColumnType]:
     return {}
 
 
-def _hold(files: Files, newest: Mapping[FieldId, ColumnType]) -> list[bool]:
+def _hold(table: pa.Table, newest: Mapping[FieldId, ColumnType]) -> list[bool]:
     """Which files hold these columns in these types, or not at all; what cannot be told by ids does not."""
-    table = files.table
 
     def holds(row: dict[str, Any]) -> bool:
         if row["format"] != "parquet":
@@ -198,6 +205,17 @@ def _is(found: pa.DataType, type_: ColumnType) -> bool:
         case Timestamp(unit, utc):
             nanos = kinds.is_timestamp(found) and found.unit == "ns"
             return bool(kinds.is_timestamp(found) and (found.tz is not None) == utc and nanos == (unit is Unit.NANO))
+        case Leaf.BOOLEAN:
+            return bool(kinds.is_boolean(found))
+        case Leaf.DATE:
+            return bool(kinds.is_date32(found))
+        case Leaf.BINARY:
+            return bool(kinds.is_binary(found) or kinds.is_large_binary(found))
+        case Time(Unit.MICRO):
+            return bool(kinds.is_time64(found) and found.unit == "us")
+        case Leaf.UUID:
+            stored_as = found.storage_type if isinstance(found, pa.BaseExtensionType) else found
+            return bool(kinds.is_fixed_size_binary(stored_as) and stored_as.byte_width == 16)
         case Leaf.STRING:
             stored_as = found.storage_type if isinstance(found, pa.BaseExtensionType) else found
             return bool(kinds.is_string(stored_as) or kinds.is_large_string(stored_as))
