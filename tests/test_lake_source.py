@@ -27,6 +27,7 @@ from bridge.model.paths import PathMap
 from bridge.ports import Silent
 from converters.ducklake.extensions import packaged
 from converters.ducklake.reader import open_source
+from tests.lake_parts import PARTS, partial_readings
 from tests.lake_steps import every_type, life
 from tests.lake_truth import Reading, truth
 from tests.server import Server, server
@@ -376,6 +377,9 @@ def test_postgres(running: Server, seed: int | str, tmp_path: Path) -> None:
     else:
         use(attach, list(life(seed)), options)
     assert Reading(attach).differences(truth(attach)) == []
+    if seed == "steps":
+        made(attach, PARTS, options)
+        assert partial_readings(attach) >= len(PARTS) - 1
 
 
 @pytest.mark.slow

@@ -78,7 +78,8 @@ def base_of(table: Table, held: TargetTable, definition: str, options: Options) 
         and held.listed is not None
         and (base := _expired(table, bookmark.commit)) is not None
     ):
-        return base
+        # in a lake that was restored its number may be another table's, and those before it other commits'
+        return base if bookmark.time is None else min(base, _until(table, bookmark))
     if bookmark.commit not in ids or other:
         raise Conflict(
             f"{table.name}: commit {bookmark.commit}, which the lake holds, is no longer in the source's main history",

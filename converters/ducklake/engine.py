@@ -41,9 +41,7 @@ from converters.parquet.sql import field_ids
 
 __all__ = ["LakeEngine", "open_engine"]
 
-_GROUP = re.compile(
-    r".*#(?P<table>ducklake_inlined_data_(?P<id>\d+)_(?P<version>\d+))@(?P<begin>\d+)\.\d+(?:\.[0-9a-f]+)+"
-)
+_GROUP = re.compile(r".*#(?P<table>ducklake_inlined_data_(?P<id>\d+)_(?P<version>\d+))@(?P<begin>\d+)\.\d+\.[0-9a-f]+")
 ROW_ID = "_ducklake_internal_row_id"
 ROW_ID_FIELD = 2147483540
 _PLACE = '"place in the file"'

@@ -284,7 +284,7 @@ def read_files(
         later, rows = None, read_rows(opened, table_id, state.head)
     place = _Place(table.location, base or os.getcwd(), options)
     numbers = {id_: number for number, id_ in enumerate(sorted(rows.mappings))}
-    every = pl.concat([_data_files(rows, place, numbers), _groups(rows.inlined, table, state)], how="diagonal")
+    every = pl.concat([_data_files(rows, place, numbers), _groups(rows.inlined, table)], how="diagonal")
     files = _live(every, history)
     deletes = rows.deletes.with_columns(place.of("path", "path_is_relative"))
     progress.step(f"{table.name}: reading {len(deletes)} delete files")
@@ -355,13 +355,11 @@ def _data_files(rows: FileRows, place: _Place, numbers: Mapping[int, int]) -> pl
     )
 
 
-def _groups(groups: Sequence[InlinedGroup], table: Table, state: LakeState) -> pl.DataFrame:
-    """A row for each group of rows that lie in the catalog, in the place of a file. The time of their snapshot tells
-    them from others that had the same ids before the lake was restored from a backup."""
-    times = {each.id: f".{each.time:x}" for each in state.snapshots} if groups else {}
+def _groups(groups: Sequence[InlinedGroup], table: Table) -> pl.DataFrame:
+    """A row for each group of rows that lie in the catalog, in the place of a file."""
     return pl.DataFrame(
         {
-            "path": [f"{table.metadata}#{each.name}{times.get(each.begin, '')}" for each in groups],
+            "path": [f"{table.metadata}#{each.name}" for each in groups],
             "begin_snapshot": [each.begin for each in groups],
             "end_snapshot": [None if each.ends.null_count() else each.ends.max() for each in groups],
             "record_count": [len(each.ends) for each in groups],
