@@ -218,6 +218,11 @@ class Move:
 class Mirrors(Protocol):
     """A target whose tables follow those of a source by name."""
 
+    @property
+    def renames(self) -> bool:
+        """Whether a table can be given another name; else it is dropped and made anew."""
+        ...
+
     def taken(self, source: str) -> Sequence[TargetTable]:
         """The tables whose bookmark names a source, by its locator."""
         ...

@@ -44,21 +44,23 @@ def follow_names(pair: Pair, ends: Ends, options: Options, progress: ProgressSin
         known |= {name: _uuid(ends, name) for name in names if name not in known}
         kept = {_of(each) for old, each in taken.items() if old not in lost}
         now = {uuid: name for name, uuid in known.items() if uuid and uuid not in kept}
-    moved = {old: now[_of(each)] for old, each in lost.items() if _of(each) in now}
+    renamed = {old: now[_of(each)] for old, each in lost.items() if _of(each) in now}
+    moved = renamed if ends.target.renames else {}
     done, failed = [], list[TableName]()
     for old, each in lost.items():
         name = _name(each)
         if old in moved or not _wanted(name, options):
             continue
         anew = name in known
+        what = f"it is called {renamed[old]} at the source now" if old in renamed else "it was dropped at the source"
         if anew:
             progress.step(f"{name}: it was dropped and made anew")
         elif pair.on_drop == "keep":
-            done.append(_told(each, State.DROPPED, "it was dropped at the source and stays here"))
+            done.append(_told(each, State.DROPPED, f"{what}, and stays here"))
             continue
         try:
             ends.target.drop(each.name)
-            done.append(_told(each, State.DROPPED, "it was dropped and made anew at the source" if anew else ""))
+            done.append(_told(each, State.DROPPED, "it was dropped and made anew at the source" if anew else what))
         except Conflict as error:
             done.append(_told(each, State.CONFLICT, str(error)))
             failed.append(name)

@@ -58,6 +58,8 @@ _RESERVED = frozenset({"system", "temp", "information_schema", "pg_catalog"})
 class DuckLakeTarget:
     """A catalog, there already or to be made."""
 
+    renames = True
+
     def __init__(self, place: Place, options: Options) -> None:
         self.place = place
         self._chosen = dict(options.type_map)

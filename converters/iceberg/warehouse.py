@@ -59,6 +59,10 @@ class Home(Protocol):
         """The tables of a namespace that is there; none of another."""
         ...
 
+    def every(self) -> Sequence[TableName]:
+        """The tables of all namespaces."""
+        ...
+
     def location(self, name: TableName) -> str:
         """Where the files of a new table go."""
         ...
@@ -117,6 +121,10 @@ class Warehouse:
         here = "/".join((self.path, *namespace))
         folders = [each for each, folder in storage.list_directory(here) if folder]
         return [TableName(namespace, each) for each in sorted(folders) if locate.is_table(f"{here}/{each}")]
+
+    def every(self) -> Sequence[TableName]:
+        """Every directory that is a table."""
+        return [TableName(levels[:-1], levels[-1]) for levels in locate.tables_below(self.path)]
 
     def location(self, name: TableName) -> str:
         """DIR/namespace/table."""

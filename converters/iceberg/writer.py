@@ -31,6 +31,7 @@ from bridge.ports import (
     CommitResult,
     Fit,
     Fitted,
+    Move,
     ObjectWrite,
     ProgressSink,
     Rows,
@@ -42,7 +43,7 @@ from bridge.ports import (
 from converters import storage
 from converters.iceberg.publish import verified
 from converters.iceberg.publish.asking import answers
-from converters.iceberg.publish.bookmark import bookmark_of, has_rewritten, kept_commits
+from converters.iceberg.publish.bookmark import bookmark_of, foreign, has_rewritten, kept_commits
 from converters.iceberg.publish.held import every_path, held_files, lost_snapshots
 from converters.iceberg.publish.properties import table_properties
 from converters.iceberg.publish.review import review_files, review_table, unread, version_for
@@ -73,6 +74,8 @@ class _Ready:
 
 class IcebergTarget:
     """Tables in a home that knows them by name."""
+
+    renames = False
 
     def __init__(self, home: Home, options: Options, locator: str) -> None:
         self._home = home
@@ -113,6 +116,30 @@ class IcebergTarget:
             with suppress(BridgeError, ValueError):  # somebody else's table that cannot be read is none of ours
                 found += self._looked_up([name]).values()
         return [each for each in found if each.bookmark is not None]
+
+    def taken(self, source: str) -> Sequence[TargetTable]:
+        """The tables whose bookmark names a source."""
+        found: list[TargetTable] = []
+        for name in self._home.every():
+            with suppress(BridgeError, ValueError):  # somebody else's table that cannot be read is none of ours
+                found += self._looked_up([name]).values()
+        return [each for each in found if each.bookmark is not None and each.bookmark.source.get("from") == source]
+
+    def move(self, moves: Sequence[Move]) -> None:
+        """A table lies where it is called: it gets no other name."""
+        raise NotImplementedError
+
+    def drop(self, name: TableName) -> None:
+        """Forget a table that we published; no data file goes. Conflict when somebody else wrote to it."""
+        there = self._home.find(name)
+        if there is None or bookmark_of(there[1].metadata) is None:
+            raise Conflict(f"{name} is gone from {self._home.shown} since it was looked at", hint="run it again")
+        if changed := foreign(there[1].metadata):
+            raise Conflict(
+                f"{name} was changed by somebody else ({changed}), and dropped at the source",
+                hint=f"release {name}, or drop it there",
+            )
+        self._home.forget(*there)
 
     def newest(self) -> int | None:
         """Each table has times of its own."""

@@ -59,6 +59,10 @@ class RestHome(RestReader):
         except Missing:
             return []
 
+    def every(self) -> Sequence[TableName]:
+        """Of every namespace that the server lists."""
+        return [TableName(each.levels, name) for each in self.namespaces() for name in each.tables]
+
     def location(self, name: TableName) -> str:
         """Below the namespace's own location, else below the warehouse where that is a path."""
         place = ""

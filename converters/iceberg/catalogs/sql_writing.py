@@ -95,6 +95,15 @@ class SqlHome:
         with self._asked() as connection:
             return [TableName(namespace, each) for each in sorted(connection.execute(query).scalars())]
 
+    def every(self) -> Sequence[TableName]:
+        """The rows of the catalog."""
+        query = sa.select(TABLES.c.table_namespace, TABLES.c.table_name).where(
+            TABLES.c.catalog_name == self._settings.name
+        )
+        with self._asked() as connection:
+            rows = sorted(tuple(row) for row in connection.execute(query))
+        return [TableName(tuple(namespace.split(".")), name) for namespace, name in rows]
+
     def location(self, name: TableName) -> str:
         """WAREHOUSE/namespace/table."""
         return "/".join((self._warehouse, *name.namespace, name.name))
