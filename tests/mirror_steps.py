@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -38,7 +37,7 @@ class Life:
 
     def __post_init__(self) -> None:
         self.catalog = SqlCatalog("c", uri=f"sqlite:///{self.root}/c.db", warehouse=f"file://{self.root}/wh")
-        self.catalog.create_namespace("db")
+        self.catalog.create_namespace_if_not_exists(self.name.rpartition(".")[0])
         self.table = self._create()
 
     @property
@@ -51,7 +50,7 @@ class Life:
         self.made += 1
         fields = [("id", pa.int64()), ("n", pa.int32()), ("s", pa.string()), ("x", pa.float64())]
         schema = pa.schema([pa.field(name, type_) for name, type_ in fields])
-        place = f"file://{self.root}/wh/db/made{self.made}"
+        place = f"file://{self.root}/wh/places/{self.name}-{self.made}"
         self.rows = []
         return self.catalog.create_table(self.name, schema=schema, location=place)
 
@@ -265,14 +264,15 @@ class Life:
             self.table.maintenance.expire_snapshots().by_ids(old).commit()
 
     def _rename(self) -> None:
-        name = f"db.t{self.number}" if self.name != f"db.t{self.number}" else "db.t"
-        self.catalog.rename_table(self.name, name)
+        name = f"db.t{self.number}"
+        self.call(name if name != self.name else "db.t")
+
+    def call(self, name: str) -> None:
+        """Give the table another name."""
+        self.catalog.create_namespace_if_not_exists(name.rpartition(".")[0])
+        self.table = self.catalog.rename_table(self.name, name)
         self.name = name
 
     def _again(self) -> None:
         self.catalog.drop_table(self.name)
         self.table = self._create()
-
-
-Expected = Callable[[str], pa.Table]
-Truths = Mapping[str, pa.Table]

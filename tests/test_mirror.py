@@ -1,0 +1,464 @@
+"""Mirroring an Iceberg catalog into a DuckLake: what a round does with everything that can happen to either side."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+import bridge
+from bridge.errors import BridgeError, Conflict, Overtaken, UsageError
+from bridge.mirroring import loop
+from bridge.mirroring.pair import Pair, Round, State
+from bridge.mirroring.rounds import catch_up
+from bridge.ports import Silent
+from converters.ducklake.catalog.session import Session, parse_place, session
+from tests.lake_versions import wrong_versions
+from tests.mirror_steps import Life
+from tests.support import ROOT, lake_rows, tree_hash, use
+
+FILES = pytest.mark.parametrize("backend", ["", "sqlite:"], ids=["duckdb", "sqlite"])
+
+
+@dataclass
+class Mirrored:
+    """A source of some tables, the lake that follows it, and the rows that each of the lake's snapshots must hold."""
+
+    root: Path
+    backend: str = ""
+    options: bridge.Options = field(default_factory=lambda: bridge.Options(verify="none"))
+    lives: dict[str, Life] = field(default_factory=dict)
+    expected: list[tuple[tuple[str, str], int | None, pa.Table]] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.lake = self.root / ("lake.sqlite" if self.backend else "lake.db")
+        self.attach = f"{self.backend}{self.lake}"
+
+    def add(self, name: str = "db.t", seed: int = 1) -> Life:
+        """One more table at the source."""
+        life = self.lives[name] = Life(self.root, random.Random(seed), name)
+        self.options = replace(self.options, source_options=life.options)
+        return life
+
+    def pair(self, **more: Any) -> Pair:
+        on_drop = more.pop("on_drop", "keep")
+        options = replace(self.options, **more)
+        return Pair("iceberg-catalog:c", f"ducklake:{self.attach}", options, interval=0.1, on_drop=on_drop)
+
+    def round(self, **more: Any) -> Round:
+        """Catch up, and remember what each new snapshot has to answer."""
+        before = len(self.noted())
+        made = catch_up(self.pair(**more), Silent())
+        self.remember(before)
+        return made
+
+    def noted(self) -> list[tuple[int, str, str]]:
+        """(lake snapshot, source commit, table) as the lake's snapshots say it."""
+        if not self.lake.exists():
+            return []
+        query = "SELECT snapshot_id, commit_extra_info FROM ducklake_snapshot_changes ORDER BY 1"
+        return [
+            (id_, each["commit"], each["table"])
+            for id_, info in lake_rows(self.lake, query)
+            for each in json.loads(info or "{}").get("tables", [])
+        ]
+
+    def remember(self, before: int = 0) -> None:
+        known = {commit: rows for life in self.lives.values() for commit, rows in life.shown.items()}
+        now = {life.name: life.now for life in self.lives.values()}
+        for snapshot, commit, table in self.noted()[before:]:
+            schema, _, name = table.rpartition(".")
+            self.expected.append(((schema, name), snapshot, known[commit] if commit else now[table]))
+
+    def commits(self, table: str = "db.t") -> list[str]:
+        """The source commits that snapshots of the lake stand for, in order."""
+        return [commit for _, commit, name in self.noted() if name == table and commit]
+
+    def wrong(self) -> list[str]:
+        """What DuckDB answers otherwise, now and at every snapshot."""
+        now = [(_names(life.name), None, life.now) for life in self.lives.values()]
+        return wrong_versions(self.attach, [*self.expected, *now], self.root / "asked")
+
+    def ids(self) -> dict[str, int]:
+        """Table id by the name that it has now."""
+        query = "SELECT schema_name || '.' || table_name, t.table_id FROM ducklake_table t JOIN ducklake_schema s "
+        query += "ON s.schema_id = t.schema_id WHERE t.end_snapshot IS NULL"
+        return dict(lake_rows(self.lake, query))
+
+
+def _names(name: str) -> tuple[str, str]:
+    schema, _, table = name.rpartition(".")
+    return schema, table
+
+
+def states(made: Round) -> dict[str, str]:
+    assert made.error is None, made.error
+    return {str(each.source): each.state.value for each in made.tables}
+
+
+@pytest.fixture
+def mirrored(tmp_path: Path) -> Mirrored:
+    return Mirrored(tmp_path)
+
+
+def does(life: Life, *steps: str) -> None:
+    for each in steps:
+        life.do(each)
+
+
+@FILES
+def test_each_commit_becomes_one_snapshot_once(backend: str, tmp_path: Path) -> None:
+    mirrored = Mirrored(tmp_path, backend)
+    life = mirrored.add()
+    assert states(mirrored.round()) == {"db.t": "applied"}
+    does(life, "append", "delete", "append", "overwrite")
+    assert states(mirrored.round()) == {"db.t": "applied"}
+    assert states(mirrored.round()) == {"db.t": "current"}
+    does(
+        life, "add_column", "append", "widen", "delete", "rename_column", "replace_all", "spec", "append", "drop_column"
+    )
+    made = mirrored.round()
+    assert made.tables[0].commits and made.tables[0].behind == 0 and made.exit_code == 0
+    assert mirrored.commits() == life.line
+    assert mirrored.wrong() == []
+
+
+@pytest.mark.parametrize(
+    ("steps", "twice"),
+    [
+        (("rollback",), True),
+        (("rollback", "append"), False),
+        (("rollback", "delete", "add_column", "append"), False),
+        (("branch",), False),
+        (("truncate", "rollback"), True),
+        (("drop_column", "rollback"), True),
+        (("spec", "append", "rollback", "spec", "append"), False),
+    ],
+)
+def test_a_source_that_goes_another_way_is_followed_by_commits(
+    steps: Sequence[str], twice: bool, mirrored: Mirrored
+) -> None:
+    life = mirrored.add(seed=3)
+    does(life, "append", "delete", "append", "overwrite", "append")
+    mirrored.round()
+    before = mirrored.commits()
+    old = lake_rows(mirrored.lake, "SELECT * FROM ducklake_snapshot ORDER BY 1")
+    does(life, *steps)
+    made = mirrored.round()
+    assert states(made) == {"db.t": "applied"}
+    assert lake_rows(mirrored.lake, "SELECT * FROM ducklake_snapshot ORDER BY 1")[: len(old)] == old
+    # what is new at the source, each once; where nothing is, the state that it is in again
+    new = [each for each in life.line if each not in before] or life.line[-1:]
+    assert mirrored.commits() == [*before, *new]
+    assert (new == life.line[-1:] and new[0] in before) == twice
+    if "branch" not in steps:
+        assert "everything was compared" in made.tables[0].message
+    does(life, "append", "delete")
+    assert states(mirrored.round()) == {"db.t": "applied"} and states(mirrored.round()) == {"db.t": "current"}
+    assert mirrored.wrong() == []
+
+
+def test_a_bookmark_that_expired_costs_a_comparison_and_no_copy(mirrored: Mirrored) -> None:
+    life = mirrored.add()
+    does(life, "append", "append", "append")
+    mirrored.round()
+    held = life.line[-1]
+    does(life, "append", "append")
+    life.table.maintenance.expire_snapshots().by_ids([int(each) for each in life.line[:4]]).commit()
+    life.table = life.catalog.load_table(life.name)
+    assert held not in life.line
+    files = lake_rows(mirrored.lake, "SELECT count(*) FROM ducklake_data_file")[0][0]
+    made = mirrored.round()
+    assert held in made.tables[0].message and "everything was compared" in made.tables[0].message
+    # of the commit that is gone the file is there, in one snapshot with that of the next
+    assert lake_rows(mirrored.lake, "SELECT count(*) FROM ducklake_data_file")[0][0] == files + 2
+    assert mirrored.wrong() == []
+
+
+@FILES
+@pytest.mark.parametrize("name", ["db.other", "Else where.t"])
+def test_a_renamed_table_stays_the_same_one(name: str, backend: str, tmp_path: Path) -> None:
+    mirrored = Mirrored(tmp_path, backend, bridge.Options(verify="rows"))
+    life = mirrored.add()
+    does(life, "append", "append")
+    mirrored.round()
+    [id_] = mirrored.ids().values()
+    source = tree_hash(tmp_path / "wh")
+    life.call(name)
+    made = mirrored.round()
+    assert [each.state for each in made.tables] == [State.APPLIED, State.CURRENT] and made.error is None
+    assert mirrored.ids() == {name: id_}
+    assert tree_hash(tmp_path / "wh") == source
+    does(life, "append", "add_column", "delete")
+    made = mirrored.round()
+    assert states(made) == {name: "applied"}, made.tables
+    life._to(life.line[1])
+    life.table = life.catalog.load_table(life.name)
+    # what the lake holds is known by the table, not by what it was called
+    assert states(mirrored.round()) == {name: "applied"}
+    assert mirrored.commits(name)[-1] == life.line[-1]
+    assert mirrored.wrong() == []
+    assert used_afterwards(mirrored, name) == []
+
+
+def used_afterwards(mirrored: Mirrored, name: str) -> list[str]:
+    """Faults of ordinary use of a table in DuckDB, in the lake itself, in which nothing may fail or be lost."""
+    at = "lake." + ".".join(f'"{each}"' for each in _names(name))
+    keys = "(SELECT count(*), count(DISTINCT id), sum(id) FROM {0})".format(at)
+    steps = [
+        f"INSERT INTO {at} (id) VALUES (-1)",
+        f"ALTER TABLE {at} ADD COLUMN later INTEGER DEFAULT 7",
+        f"INSERT INTO {at} (id, later) VALUES (-2, 1)",
+        f"INSERT INTO {at} (id) SELECT -i FROM range(3, 4000) r(i)",
+        f"UPDATE {at} SET later = 8 WHERE id = -1",
+        f"CREATE TABLE lake.before AS SELECT * FROM {at}",
+        "CALL ducklake_flush_inlined_data('lake')",
+        f"DELETE FROM {at} WHERE id = -4",
+        f"ALTER TABLE {at} RENAME COLUMN later TO latest",
+        f"INSERT INTO {at} (id) VALUES (-4)",
+        f"SELECT CASE WHEN {keys} = (SELECT (count(*), count(DISTINCT id), sum(id)) FROM lake.before) THEN 1 "
+        "ELSE error('rows were lost') END",
+        f"SELECT CASE WHEN (SELECT latest FROM {at} WHERE id = -1) = 8 THEN 1 ELSE error('a value was lost') END",
+    ]
+    if mirrored.backend:
+        steps[7:7] = ["CALL ducklake_merge_adjacent_files('lake')", "CALL ducklake_rewrite_data_files('lake')"]
+        steps += [
+            "CALL ducklake_expire_snapshots('lake', older_than => now() + INTERVAL 1 DAY)",
+            "CALL ducklake_cleanup_old_files('lake', cleanup_all => true)",
+            "CALL ducklake_delete_orphaned_files('lake', cleanup_all => true)",
+            f"SELECT count(*) FROM {at}",
+        ]
+    steps = [each.replace(keys, f"(SELECT (count(*), count(DISTINCT id), sum(id)) FROM {at})") for each in steps]
+    source = tree_hash(mirrored.root / "wh")
+    said = [
+        f"{statement}: {error}" for statement, error in zip(steps, use(mirrored.attach, steps), strict=True) if error
+    ]
+    return said if tree_hash(mirrored.root / "wh") == source else [*said, "files of the source were changed"]
+
+
+def test_names_that_go_from_one_table_to_another(mirrored: Mirrored) -> None:
+    """Two tables swap theirs, and a third takes that of one that was dropped."""
+    a, b, c = mirrored.add("db.a", 1), mirrored.add("db.b", 2), mirrored.add("db.c", 3)
+    dropped = mirrored.add("db.d", 4)
+    for each in (a, b, c, dropped):
+        does(each, "append", "append")
+    mirrored.round()
+    ids = mirrored.ids()
+    a.call("db.x")
+    b.call("db.a")
+    a.call("db.b")
+    dropped.catalog.drop_table("db.d")
+    del mirrored.lives["db.d"]
+    c.call("db.d")
+    does(a, "append")
+    made = mirrored.round()
+    assert made.error is None and made.exit_code == 0, made
+    assert mirrored.ids() == {"db.a": ids["db.b"], "db.b": ids["db.a"], "db.d": ids["db.c"]}
+    assert {each.state for each in made.tables} == {State.APPLIED, State.CURRENT, State.DROPPED}
+    assert mirrored.wrong() == []
+
+
+@pytest.mark.parametrize("on_drop", ["keep", "drop"])
+def test_a_dropped_table(on_drop: str, mirrored: Mirrored) -> None:
+    life, other = mirrored.add("db.t", 1), mirrored.add("other.t", 2)
+    does(life, "append")
+    does(other, "append")
+    chosen = {"tables": ("db.*", "other.t"), "on_drop": on_drop}
+    mirrored.round(**chosen)
+    other.catalog.drop_table("other.t")
+    del mirrored.lives["other.t"]
+    does(life, "append")
+    assert states(mirrored.round(**chosen)) == {"other.t": "dropped", "db.t": "applied"}
+    assert ("other.t" in mirrored.ids()) == (on_drop == "keep")
+    life.catalog.drop_table("db.t")
+    made = mirrored.round(tables=("db.t",), on_drop=on_drop)
+    assert states(made) == {"db.t": "dropped"} and made.exit_code == 0
+    del mirrored.lives["db.t"]
+    assert mirrored.wrong() == []  # what they held can be asked for at its snapshots
+
+
+@FILES
+def test_a_table_that_was_made_anew_begins_again(backend: str, tmp_path: Path) -> None:
+    mirrored = Mirrored(tmp_path, backend)
+    life = mirrored.add()
+    does(life, "append", "append")
+    mirrored.round()
+    before = mirrored.ids()
+    does(life, "again", "append")
+    made = mirrored.round()
+    assert [each.state for each in made.tables] == [State.DROPPED, State.APPLIED], made
+    assert mirrored.ids() != before
+    assert mirrored.commits()[-1:] == life.line
+    does(life, "append")
+    assert states(mirrored.round()) == {"db.t": "applied"}
+    assert mirrored.wrong() == []
+    assert used_afterwards(mirrored, "db.t") == []
+
+
+def test_new_tables_and_schemas_that_match_are_taken_up(mirrored: Mirrored) -> None:
+    does(mirrored.add("db.t"), "append")
+    mirrored.round(tables=("**.t*",))
+    does(mirrored.add("new.t1", 2), "append")
+    mirrored.add("new.other", 3)
+    assert states(mirrored.round(tables=("**.t*",))) == {"db.t": "current", "new.t1": "applied"}
+    del mirrored.lives["new.other"]
+    assert mirrored.wrong() == []
+
+
+def test_what_somebody_else_wrote_stops_that_table_alone(mirrored: Mirrored) -> None:
+    a, b, c = mirrored.add("db.a", 1), mirrored.add("db.b", 2), mirrored.add("db.c", 3)
+    for each in (a, b, c):
+        does(each, "append")
+    mirrored.round()
+    assert use(str(mirrored.lake), [f"DELETE FROM lake.db.{name}" for name in "ab"]) == ["", ""]
+    content = lake_rows(mirrored.lake, "SELECT max(snapshot_id) FROM ducklake_snapshot")
+    made = mirrored.round()
+    assert states(made) == {"db.a": "conflict", "db.b": "conflict", "db.c": "current"} and made.exit_code == 5
+    assert "snapshot" in made.tables[0].message
+    assert lake_rows(mirrored.lake, "SELECT max(snapshot_id) FROM ducklake_snapshot") == content
+    a.call("db.moved")
+    does(b, "append", "again")
+    does(c, "append")
+    made = mirrored.round()
+    assert states(made) == {"db.moved": "conflict", "db.b": "conflict", "db.c": "applied"} and made.exit_code == 5
+    assert "db.a was changed in the lake" in next(
+        each.message for each in made.tables if str(each.source) == "db.moved"
+    )
+    assert mirrored.ids().keys() == {"db.a", "db.b", "db.c"}
+
+
+def test_a_name_that_somebody_else_has_stops_the_rename(mirrored: Mirrored) -> None:
+    life = mirrored.add("db.a")
+    does(life, "append")
+    mirrored.round()
+    assert use(str(mirrored.lake), ["CREATE TABLE lake.db.mine AS SELECT 1 AS id"]) == [""]
+    life.call("db.mine")
+    made = mirrored.round()
+    assert states(made) == {"db.mine": "conflict"} and "db.mine exists in" in made.tables[0].message
+
+
+def test_two_pairs_of_one_source_leave_each_other_alone(mirrored: Mirrored) -> None:
+    life = mirrored.add()
+    does(life, "append")
+    for schema in ("one", "two"):
+        assert mirrored.round(rename=f"{schema}.{{table}}", on_drop="drop").exit_code == 0
+    life.call("db.moved")
+    assert states(mirrored.round(rename="one.{table}", on_drop="drop")) == {"db.moved": "current"}
+    assert mirrored.ids().keys() == {"one.moved", "two.t"}
+    mirrored.round(rename="two.{table}", on_drop="drop")
+    assert mirrored.ids().keys() == {"one.moved", "two.moved"}
+
+
+def test_an_owner_is_not_given_a_file_that_comes_back(mirrored: Mirrored) -> None:
+    """Its maintenance deletes the file when it expires the snapshots in which it was there before."""
+    mirrored.options = replace(mirrored.options, ownership="adopt")
+    life = mirrored.add()
+    does(life, "append", "append", "truncate")
+    mirrored.round()
+    life._to(life.line[1])
+    life.table = life.catalog.load_table(life.name)
+    made = mirrored.round()
+    assert states(made) == {"db.t": "blocked"} and "come back" in made.tables[0].message and made.exit_code == 3
+    does(life, "truncate", "append")
+    assert states(mirrored.round()) == {"db.t": "applied"}
+    assert mirrored.wrong() == []
+
+
+def test_a_source_that_keeps_less_than_the_lag_is_told_of(mirrored: Mirrored) -> None:
+    life = mirrored.add()
+    does(life, "append")
+    mirrored.round()
+    with life.table.transaction() as changed:
+        changed.set_properties({"history.expire.max-snapshot-age-ms": "1"})
+    life.table = life.catalog.load_table(life.name)
+    does(life, "append")
+    time.sleep(0.01)
+    made = mirrored.round()
+    assert states(made) == {"db.t": "applied"} and "max-snapshot-age-ms" in made.tables[0].message
+    assert mirrored.round().tables[0].message == ""
+
+
+def test_rows_of_a_batch_without_any_are_none(tmp_path: Path) -> None:
+    """Statistics of files come in chunks that are put together as they are."""
+    mirrored = Mirrored(tmp_path, "sqlite:")
+    does(mirrored.add(), "append")
+    mirrored.round()
+    one = pa.table({"snapshot_id": [99], "changes_made": ["x"]})
+    with session(parse_place(mirrored.attach, None), write=True) as opened:
+        opened.append("ducklake_snapshot_changes", pa.concat_tables([one.slice(1), one, one.slice(1)]))
+    assert lake_rows(mirrored.lake, "SELECT 1") == [(1,)]
+
+
+# --- round after round
+
+
+def follow(pair: Pair, rounds: Sequence[Round], monkeypatch: pytest.MonkeyPatch) -> tuple[int, int]:
+    """(exit code, rounds) of the loop over rounds that end so; after the last it is stopped."""
+    stop, left = threading.Event(), list(rounds)
+    seen = 0
+
+    def next_round(_pair: Pair, _progress: object) -> Round:
+        nonlocal seen
+        seen += 1
+        if len(left) == 1:
+            stop.set()
+        return left.pop(0)
+
+    monkeypatch.setattr(loop, "catch_up", next_round)
+    monkeypatch.setattr(loop, "_next", lambda turn, made: turn)
+    code = loop.mirror((pair,), once=False, jobs=1, stop=stop, told=lambda _: None, progress=Silent())
+    return code, seen
+
+
+@pytest.mark.parametrize(
+    ("error", "seen", "code"),
+    [
+        (Overtaken("changed since the plan was made"), 4, 0),
+        (Conflict("locked", retryable=True), 4, 0),
+        (Conflict("read by other column names"), 2, 5),
+        (UsageError("no such table"), 1, 2),
+    ],
+)
+def test_what_passes_is_tried_again_and_what_lasts_ends_a_pair(
+    error: BridgeError, seen: int, code: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pair = Pair("iceberg:/a", "ducklake:/b", interval=0.0)
+    assert follow(pair, [Round(pair, 0.0, 0.0, error=error)] * 4, monkeypatch) == (code, seen)
+
+
+def test_a_source_whose_tables_are_gone_for_now_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    pair = Pair("iceberg:/a", "ducklake:/b", interval=0.0)
+    good, gone = Round(pair, 0.0, 0.0), Round(pair, 0.0, 0.0, error=UsageError("no table is selected"))
+    assert follow(pair, [good, gone, gone, good], monkeypatch) == (0, 4)
+
+
+def test_from_python(mirrored: Mirrored) -> None:
+    life = mirrored.add()
+    does(life, "append")
+    pair, told, stop = mirrored.pair(), list[bridge.Round](), threading.Event()
+    last = bridge.mirror(pair.source, pair.target, pair.options, once=True, told=told.append)
+    assert last is not None and told == [last] and last.exit_code == 0
+
+    def hear(made: bridge.Round) -> None:
+        told.append(made)
+        if len(told) == 2:
+            does(life, "append")
+        if len(told) == 4:
+            stop.set()
+
+    last = bridge.mirror(pair.source, pair.target, pair.options, interval=0.01, stop=stop, told=hear)
+    assert last is told[-1] and [each.tables[0].commits for each in told] == [1, 0, 1, 0]
+    with pytest.raises(bridge.UsageError):
+        bridge.mirror(pair.source, pair.target, replace(pair.options, tables=("none.*",)))
