@@ -198,6 +198,25 @@ def test_a_warehouse_is_merged_into_one_history(tmp_path: Path) -> None:
     assert names == [("a", "x"), ("a.b", "y")]
 
 
+def test_a_file_that_is_added_again_is_noticed_though_the_rest_is_not_read(tmp_path: Path) -> None:
+    from pyiceberg.catalog.sql import SqlCatalog
+
+    catalog = SqlCatalog("c", uri=f"sqlite:///{tmp_path}/c.db", warehouse=f"file://{tmp_path}/wh")
+    catalog.create_namespace("a")
+    rows, lake = pa.table({"id": pa.array([1, 2], pa.int64())}), tmp_path / "lake.ducklake"
+    table = catalog.create_table("a.t", schema=rows.schema)
+    table.append(rows)
+    source, target = f"iceberg:{tmp_path}/wh/a/t", f"ducklake:{lake}"
+    assert bridge.migrate(source, target, bridge.Options(verify="none")).exit_code == 0
+    [manifest] = table.current_snapshot().manifests(table.io)  # type: ignore[union-attr]  # it has one
+    [entry] = manifest.fetch_manifest_entry(table.io)
+    with table.transaction() as again, again.update_snapshot().fast_append() as files:
+        files.append_data_file(entry.data_file)
+    [plan] = bridge.migrate(source, target, bridge.Options(verify="none")).plan.tables
+    assert [each.code.text for each in plan.blockers] == ["file-listed-twice"]
+    assert lake_rows(lake, "SELECT count(*) FROM ducklake_data_file") == [(1,)]
+
+
 class Broken(Exception):
     """What the failing catalog raises."""
 

@@ -8,6 +8,8 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from functools import partial
 
+import pyarrow.compute as pc
+
 from bridge.errors import Blocked, BridgeError, Conflict, Expired
 from bridge.model.files import Files
 from bridge.model.findings import Code, Finding
@@ -117,12 +119,26 @@ def decided(
         said = list(lake.review(table, target, options))
         overlap = lake.overlaps(table.root or table.location, files)
         said += [each for each in (overlap, clash) if each is not None]
+        if there is not None and there.listed is None and files.since is not None:
+            said += _twice(files, files.since, lake, target, name)
         more = lake.review_files(table, files, target, options)
         return decide(table, files, target, there, said, options, newest, more, lake.written_fields(table))
     except Conflict as error:
         if not several:
             raise
         return blocked_table(name, target, Finding(Code.TARGET_CONFLICT, str(name), error.message, error.hint))
+
+
+def _twice(files: Files, since: int, lake: Target, target: TableName, name: TableName) -> list[Finding]:
+    """Files that came and that the target holds already, without an end: of those that were there before only their own
+    list would have told that one is listed twice."""
+    table = files.table
+    begin, end = table.column("begin"), table.column("end")
+    came = table.filter(pc.greater(begin, since)).column("path").unique().to_pylist()
+    left = table.filter(pc.and_(pc.less_equal(begin, since), pc.is_valid(end))).column("path").to_pylist()
+    twice = sorted(lake.registered(target, came, "") - set(left)) if came else []
+    said = f"{len(twice)} data files are listed more than once in one snapshot, such as {twice[0]}" if twice else ""
+    return [Finding(Code.FILE_LISTED_TWICE, str(name), said, "add them once", tuple(twice))] if twice else []
 
 
 def _follows(table: Table, there: TargetTable, mark: Bookmark, options: Options) -> bool:
