@@ -495,7 +495,7 @@ def test_two_mirrors_of_one_pair_and_sigterm(backend: str, tmp_path: Path) -> No
     life = mirrored.add()
     does(life, "append")
     mirrored.round()
-    both = [started(*command(mirrored, "--interval", "1ms")) for _ in range(2)]
+    both = [started(*command(mirrored, "--interval", "1s")) for _ in range(2)]
     try:
         for _ in range(6):
             does(life, "append", "delete")

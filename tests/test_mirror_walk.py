@@ -1,4 +1,4 @@
-"""Random lives of an Iceberg table, mirrored after random steps: every snapshot of the lake answers as its commit did."""
+"""Random lives of an Iceberg table, mirrored after random steps: each snapshot of the lake answers as its commit did."""
 
 from __future__ import annotations
 
@@ -75,7 +75,6 @@ STATEMENTS = (
     "UPDATE {t} SET v = 'u{n}' WHERE id < {high} AND id % 5 = 2",
     "CALL ice.system.rewrite_data_files(table => 'db.t', options => map('rewrite-all', 'true'))",
     "CALL ice.system.rewrite_position_delete_files(table => 'db.t', options => map('rewrite-all', 'true'))",
-    "ALTER TABLE {t} ADD COLUMN c{n} INT",
     "ALTER TABLE {t} CREATE OR REPLACE TAG back",
     "CALL ice.system.set_current_snapshot(table => 'db.t', ref => 'back')",
 )
