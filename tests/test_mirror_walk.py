@@ -1,4 +1,4 @@
-"""Random lives of an Iceberg table, mirrored after random steps: each snapshot of the lake answers as its commit did."""
+"""Random lives of an Iceberg table, mirrored after random steps: each snapshot answers as its commit did."""
 
 from __future__ import annotations
 
