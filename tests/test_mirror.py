@@ -126,6 +126,7 @@ def does(life: Life, *steps: str) -> None:
         life.do(each)
 
 
+@pytest.mark.slow
 @FILES
 def test_each_commit_becomes_one_snapshot_once(backend: str, tmp_path: Path) -> None:
     mirrored = Mirrored(tmp_path, backend)
@@ -195,6 +196,7 @@ def test_a_bookmark_that_expired_costs_a_comparison_and_no_copy(mirrored: Mirror
     assert mirrored.wrong() == []
 
 
+@pytest.mark.slow
 @FILES
 @pytest.mark.parametrize("name", ["db.other", "Else where.t"])
 def test_a_renamed_table_stays_the_same_one(name: str, backend: str, tmp_path: Path) -> None:
@@ -297,6 +299,7 @@ def test_a_dropped_table(on_drop: str, mirrored: Mirrored) -> None:
     assert mirrored.wrong() == []  # what they held can be asked for at its snapshots
 
 
+@pytest.mark.slow
 @FILES
 def test_a_table_that_was_made_anew_begins_again(backend: str, tmp_path: Path) -> None:
     mirrored = Mirrored(tmp_path, backend)
