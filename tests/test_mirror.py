@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import random
 import signal
 import subprocess
@@ -15,6 +14,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+import duckdb
 import pyarrow as pa
 import pytest
 
@@ -24,7 +24,7 @@ from bridge.mirroring import loop
 from bridge.mirroring.pair import Pair, Round, State
 from bridge.mirroring.rounds import catch_up
 from bridge.ports import Silent
-from converters.ducklake.catalog.session import Session, parse_place, session
+from converters.ducklake.catalog.session import parse_place, session
 from tests.lake_versions import wrong_versions
 from tests.mirror_steps import Life
 from tests.support import ROOT, lake_rows, tree_hash, use
@@ -91,6 +91,14 @@ class Mirrored:
         now = [(_names(life.name), None, life.now) for life in self.lives.values()]
         return wrong_versions(self.attach, [*self.expected, *now], self.root / "asked")
 
+    def bookmark(self) -> str:
+        """The source commit that the lake says it is at; "" while somebody holds it."""
+        try:
+            rows = lake_rows(self.lake, "SELECT value FROM ducklake_metadata WHERE key = 'bridge.source_commit'")
+        except duckdb.Error:
+            return ""
+        return str(rows[-1][0])
+
     def ids(self) -> dict[str, int]:
         """Table id by the name that it has now."""
         query = "SELECT schema_name || '.' || table_name, t.table_id FROM ducklake_table t JOIN ducklake_schema s "
@@ -118,6 +126,7 @@ def does(life: Life, *steps: str) -> None:
         life.do(each)
 
 
+@pytest.mark.slow
 @FILES
 def test_each_commit_becomes_one_snapshot_once(backend: str, tmp_path: Path) -> None:
     mirrored = Mirrored(tmp_path, backend)
@@ -187,6 +196,7 @@ def test_a_bookmark_that_expired_costs_a_comparison_and_no_copy(mirrored: Mirror
     assert mirrored.wrong() == []
 
 
+@pytest.mark.slow
 @FILES
 @pytest.mark.parametrize("name", ["db.other", "Else where.t"])
 def test_a_renamed_table_stays_the_same_one(name: str, backend: str, tmp_path: Path) -> None:
@@ -206,9 +216,10 @@ def test_a_renamed_table_stays_the_same_one(name: str, backend: str, tmp_path: P
     assert states(made) == {name: "applied"}, made.tables
     life._to(life.line[1])
     life.table = life.catalog.load_table(life.name)
-    # what the lake holds is known by the table, not by what it was called
+    before = mirrored.commits(name)
+    # what the lake holds is known by the table, not by what it was called: nothing comes twice
     assert states(mirrored.round()) == {name: "applied"}
-    assert mirrored.commits(name)[-1] == life.line[-1]
+    assert mirrored.commits(name) == [*before, life.line[-1]]
     assert mirrored.wrong() == []
     assert used_afterwards(mirrored, name) == []
 
@@ -216,7 +227,7 @@ def test_a_renamed_table_stays_the_same_one(name: str, backend: str, tmp_path: P
 def used_afterwards(mirrored: Mirrored, name: str) -> list[str]:
     """Faults of ordinary use of a table in DuckDB, in the lake itself, in which nothing may fail or be lost."""
     at = "lake." + ".".join(f'"{each}"' for each in _names(name))
-    keys = "(SELECT count(*), count(DISTINCT id), sum(id) FROM {0})".format(at)
+    keys = "SELECT (count(*), count(DISTINCT id), sum(id)) FROM"
     steps = [
         f"INSERT INTO {at} (id) VALUES (-1)",
         f"ALTER TABLE {at} ADD COLUMN later INTEGER DEFAULT 7",
@@ -228,8 +239,7 @@ def used_afterwards(mirrored: Mirrored, name: str) -> list[str]:
         f"DELETE FROM {at} WHERE id = -4",
         f"ALTER TABLE {at} RENAME COLUMN later TO latest",
         f"INSERT INTO {at} (id) VALUES (-4)",
-        f"SELECT CASE WHEN {keys} = (SELECT (count(*), count(DISTINCT id), sum(id)) FROM lake.before) THEN 1 "
-        "ELSE error('rows were lost') END",
+        f"SELECT CASE WHEN ({keys} {at}) = ({keys} lake.before) THEN 1 ELSE error('rows were lost') END",
         f"SELECT CASE WHEN (SELECT latest FROM {at} WHERE id = -1) = 8 THEN 1 ELSE error('a value was lost') END",
     ]
     if mirrored.backend:
@@ -240,7 +250,6 @@ def used_afterwards(mirrored: Mirrored, name: str) -> list[str]:
             "CALL ducklake_delete_orphaned_files('lake', cleanup_all => true)",
             f"SELECT count(*) FROM {at}",
         ]
-    steps = [each.replace(keys, f"(SELECT (count(*), count(DISTINCT id), sum(id)) FROM {at})") for each in steps]
     source = tree_hash(mirrored.root / "wh")
     said = [
         f"{statement}: {error}" for statement, error in zip(steps, use(mirrored.attach, steps), strict=True) if error
@@ -273,6 +282,7 @@ def test_names_that_go_from_one_table_to_another(mirrored: Mirrored) -> None:
 @pytest.mark.parametrize("on_drop", ["keep", "drop"])
 def test_a_dropped_table(on_drop: str, mirrored: Mirrored) -> None:
     life, other = mirrored.add("db.t", 1), mirrored.add("other.t", 2)
+    mirrored.add("rest.t", 3)  # a catalog without any table is taken for the wrong one
     does(life, "append")
     does(other, "append")
     chosen = {"tables": ("db.*", "other.t"), "on_drop": on_drop}
@@ -285,10 +295,11 @@ def test_a_dropped_table(on_drop: str, mirrored: Mirrored) -> None:
     life.catalog.drop_table("db.t")
     made = mirrored.round(tables=("db.t",), on_drop=on_drop)
     assert states(made) == {"db.t": "dropped"} and made.exit_code == 0
-    del mirrored.lives["db.t"]
+    mirrored.lives.clear()
     assert mirrored.wrong() == []  # what they held can be asked for at its snapshots
 
 
+@pytest.mark.slow
 @FILES
 def test_a_table_that_was_made_anew_begins_again(backend: str, tmp_path: Path) -> None:
     mirrored = Mirrored(tmp_path, backend)
@@ -462,3 +473,122 @@ def test_from_python(mirrored: Mirrored) -> None:
     assert last is told[-1] and [each.tables[0].commits for each in told] == [1, 0, 1, 0]
     with pytest.raises(bridge.UsageError):
         bridge.mirror(pair.source, pair.target, replace(pair.options, tables=("none.*",)))
+
+
+# --- as a process
+
+
+def command(mirrored: Mirrored, *more: str) -> list[str]:
+    """The command line that mirrors, for ever unless told."""
+    settings = [
+        part for key, value in mirrored.options.source_options for part in ("--source-option", f"{key}={value}")
+    ]
+    ends = ["iceberg-catalog:c", f"ducklake:{mirrored.attach}"]
+    return ["mirror", *ends, *settings, "--verify", "none", "--log-format", "json", *more]
+
+
+def started(*arguments: str) -> subprocess.Popen[str]:
+    return subprocess.Popen([sys.executable, "-m", "bridge", *arguments], stderr=subprocess.PIPE, text=True, cwd=ROOT)
+
+
+@pytest.mark.slow
+@FILES
+def test_two_mirrors_of_one_pair_and_sigterm(backend: str, tmp_path: Path) -> None:
+    """Each commit is written once, whoever is first; both end when they are asked to."""
+    mirrored = Mirrored(tmp_path, backend)
+    life = mirrored.add()
+    does(life, "append")
+    mirrored.round()
+    both = [started(*command(mirrored, "--interval", "1s")) for _ in range(2)]
+    try:
+        for _ in range(6):
+            does(life, "append", "delete")
+        give_up = time.monotonic() + 120
+        while mirrored.bookmark() != life.line[-1] and time.monotonic() < give_up:
+            time.sleep(0.2)
+        assert [each.poll() for each in both] == [None, None]
+    finally:
+        for each in both:
+            each.send_signal(signal.SIGTERM)
+        said = [each.communicate(timeout=60)[1] for each in both]
+    assert [each.returncode for each in both] == [0, 0], said
+    assert "Traceback" not in "".join(said)
+    assert mirrored.commits() == life.line
+    mirrored.expected.clear()
+    mirrored.remember()
+    assert mirrored.wrong() == []
+
+
+DYING = """
+import os, signal, sys
+from converters.ducklake.catalog.session import Session
+append, left = Session.append, [int(sys.argv[1])]
+def dying(self, name, rows):
+    if left[0] == 0:
+        os.kill(os.getpid(), signal.SIGKILL)
+    left[0] -= 1
+    append(self, name, rows)
+Session.append = dying
+sys.argv = ["ducklake-bridge", *sys.argv[2:]]
+from bridge.cli.main import main
+main()
+"""
+
+
+def killed(mirrored: Mirrored, point: int) -> bool:
+    """A round that is killed at an insert into the catalog; False when it was done before."""
+    ran = subprocess.run(
+        [sys.executable, "-c", DYING, str(point), *command(mirrored, "--once")],
+        capture_output=True,
+        check=False,
+        cwd=ROOT,
+    )
+    return ran.returncode == -signal.SIGKILL
+
+
+@pytest.mark.slow
+@FILES
+def test_kill_9_in_a_round_costs_nothing(backend: str, tmp_path: Path) -> None:
+    """Also between what follows the names and what follows the rows."""
+    mirrored = Mirrored(tmp_path, backend)
+    life = mirrored.add()
+    does(life, "append", "append")
+    mirrored.round()
+    before = lake_rows(mirrored.lake, "SELECT * FROM ducklake_snapshot_changes ORDER BY 1")
+    does(life, "append", "delete")
+    for point in (0, 3, 6):
+        assert killed(mirrored, point)
+        assert lake_rows(mirrored.lake, "SELECT * FROM ducklake_snapshot_changes ORDER BY 1") == before
+    life.call("db.other")
+    for point in (2, 7):
+        assert killed(mirrored, point)
+    assert states(mirrored.round()).keys() == {"db.other"}
+    assert [commit for _, commit, _ in mirrored.noted() if commit] == life.line
+    assert mirrored.wrong() == []
+
+
+def test_a_lake_that_is_held_is_waited_for(tmp_path: Path) -> None:
+    mirrored = Mirrored(tmp_path)
+    life = mirrored.add()
+    does(life, "append")
+    mirrored.round()
+    does(life, "append")
+    hold = "import duckdb, sys; held = duckdb.connect(sys.argv[1]); print('held', flush=True); sys.stdin.read()"
+    holder = subprocess.Popen(
+        [sys.executable, "-c", hold, str(mirrored.lake)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
+    assert holder.stdout is not None and holder.stdout.readline() == "held\n"
+    told, stop = list[Round](), threading.Event()
+
+    def hear(made: Round) -> None:
+        told.append(made)
+        if len(told) == 1:
+            holder.communicate()
+        if made.error is None or len(told) > 5:
+            stop.set()
+
+    loop.mirror((mirrored.pair(),), once=False, jobs=1, stop=stop, told=hear, progress=Silent())
+    assert isinstance(told[0].error, Conflict) and "held by another process" in str(told[0].error)
+    assert told[-1].error is None and told[-1].tables[0].commits == 1
+    mirrored.remember(len(mirrored.noted()) - 1)
+    assert mirrored.wrong() == []

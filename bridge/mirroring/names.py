@@ -140,7 +140,8 @@ def _left(options: Options, there: list[TableName], before: list[TableName], fai
     if gone and not patterns:
         return None
     made = replace(options, tables=patterns, exclude=(*options.exclude, *map(literal, failed)))
-    return made if any(_wanted(name, made) for name in there) or not (gone or failed or before) else None
+    followed = gone or failed or any(name not in there for name in before)
+    return made if any(_wanted(name, made) for name in there) or not followed else None
 
 
 def _uuid(ends: Ends, name: TableName) -> str:
