@@ -24,6 +24,7 @@ from bridge.planning.selection import concerned, literal, matches
 from bridge.ports import Notice
 from tests.judge import Subject, judge
 from tests.support import ROOT, Case, Ran, case, lake_rows, run_here, subject, versions
+from tests.test_kinds import sampled
 
 SECRET = "s3cr3t-of-the-client"
 SHAPES = (
@@ -472,7 +473,7 @@ def test_verify_goes_on_after_a_table_that_cannot_be_read(rest: Rest, tmp_path: 
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("kind", SHAPES)
+@pytest.mark.parametrize("kind", sampled(SHAPES, set(), set(SHAPES[::3])))
 def test_metadata_of_every_shape_arrives_through_a_catalog_as_it_does_by_its_path(
     kind: str, rest: Rest, tmp_path: Path
 ) -> None:

@@ -28,14 +28,12 @@ QUICK = {
     "addfiles_nested",
     "evo_int_long", "evo_readd", "evo_struct", "hist_rollback", "part_hours_tz", "pyi_types", "stats_nan", "v3_default",
 }  # fmt: skip
-# what every run compacts, which asks all questions before it does; every third of the others is only asked them; an
+# what every run compacts, which asks all questions before it does; every fourth of the others is only asked them; an
 # exhaustive run does all of it for all
 SAMPLE = {
-    "addfiles_evo", "addfiles_hive", "addfiles_nested", "craft_skew_mor", "delete_all", "evo_decimal", "evo_int_long",
-    "evo_list_struct", "evo_readd", "evo_readd_type", "evo_rename", "evo_reorder", "evo_struct", "evo_swap",
-    "hist_expired_mor", "hist_rollback_mor", "mor_spec_evo", "names_quote", "nested", "part_bucket", "part_hours_tz",
-    "part_identity", "prims", "pyi_types", "spec_evo", "stats_nan", "v2_cow", "v2_mor_compact", "v2_mor_partgran_twice",
-    "v2_mor_update_merge", "v3_default", "v3_dv_then_insert", "v3_dv_twice", "v3_lineage", "v3_unknown", "v3_upgraded",
+    "addfiles_evo", "addfiles_nested", "craft_skew_mor", "evo_decimal", "evo_readd_type", "evo_reorder", "evo_struct",
+    "hist_rollback_mor", "mor_spec_evo", "nested", "part_bucket", "part_hours_tz", "part_identity", "prims", "spec_evo",
+    "stats_nan", "v2_mor_compact", "v2_mor_update_merge", "v3_default", "v3_dv_twice", "v3_lineage", "v3_upgraded",
 }  # fmt: skip
 
 
@@ -56,7 +54,7 @@ SLOW = [
         kind,
         marks=[]
         if kind in QUICK
-        else [pytest.mark.slow, *[pytest.mark.exhaustive] * (kind in HEAVY or kind in SAMPLE or place % 3)],
+        else [pytest.mark.slow, *[pytest.mark.exhaustive] * (kind in HEAVY or kind in SAMPLE or place % 4)],
     )
     for place, kind in enumerate(CARRIED)
 ]
@@ -108,10 +106,8 @@ def test_the_lake_goes_on_after_changes_and_compaction(kind: str, tmp_path: Path
         for kind in (
             "prims",
             "evo_struct",
-            "evo_int_long",
             "part_hours_tz",
             "v3_default",
-            "v3_lineage",
             "pyi_types",
         )
     ],

@@ -16,6 +16,7 @@ from converters.ducklake.types import postgres_type
 from tests.judge import judge
 from tests.server import Server, server
 from tests.support import case, commits_of, lake_rows, subject, tree_hash, use
+from tests.test_kinds import sampled
 from tests.test_ownership import MAINTENANCE, copied
 from tests.test_runs import metadata_files
 
@@ -72,7 +73,7 @@ KINDS = (
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", sampled(KINDS, set(), set(KINDS[::2])))
 def test_every_snapshot_answers_and_the_lake_goes_on(kind: str, spot: Spot, tmp_path: Path) -> None:
     before = tree_hash(case(kind).home)
     report = migrated(kind, spot, ownership="adopt")
