@@ -1,0 +1,136 @@
+"""A lake that is mirrored to Iceberg tables for ever: names, drops, foreign commits, targets that are away."""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import bridge
+from bridge.locators import parse_locator
+from bridge.mirroring.pair import Pair, Round
+from bridge.mirroring.rounds import catch_up
+from bridge.ports import Silent
+from tests.iceberg_judge import Published, judge_iceberg
+from tests.support import opened, use
+
+__all__: list[str] = []
+
+
+class Followed:
+    """A lake and a warehouse or SQL catalog that follows it."""
+
+    def __init__(self, folder: Path, catalog: bool) -> None:
+        self.lake = folder / "lake.sqlite"
+        self.warehouse = folder / "wh"
+        self.database = folder / "cat.db"
+        self.source, self.target = f"ducklake:sqlite:{self.lake}", f"iceberg:{self.warehouse}"
+        self.settings: tuple[tuple[str, str], ...] = ()
+        if catalog:
+            self.target = "iceberg-catalog:c"
+            uri = f"sqlite:///{self.database}"
+            self.settings = ("type", "sql"), ("uri", uri), ("warehouse", str(self.warehouse))
+        self.do()
+
+    def do(self, *statements: str) -> None:
+        options = f"DATA_PATH '{self.lake}.files/', DATA_INLINING_ROW_LIMIT 0"
+        assert [each for each in use(f"sqlite:{self.lake}", ["USE lake", *statements], options) if each] == []
+
+    def round(self, on_drop: Any = "keep", **more: Any) -> Round:
+        options = bridge.Options(verify="none", target_options=self.settings, **more)
+        return catch_up(Pair(self.source, self.target, options, on_drop=on_drop), Silent())
+
+    def tables(self) -> dict[str, Path]:
+        """Where the metadata of each table of the target is."""
+        if self.settings:
+            with sqlite3.connect(self.database) as catalog:
+                query = "SELECT table_namespace || '.' || table_name, metadata_location FROM iceberg_tables"
+                return {name: Path(place.removeprefix("file://")) for name, place in catalog.execute(query)}
+        hints = self.warehouse.rglob("version-hint.text")
+        return {
+            ".".join(each.parent.parent.relative_to(self.warehouse).parts): each.parent
+            / f"v{each.read_text()}.metadata.json"
+            for each in hints
+        }
+
+    def wrong(self, names: Mapping[str, str], folder: Path) -> list[str]:
+        """What PyIceberg and DuckDB read otherwise than the lake has it, at every snapshot; by quoted name."""
+        subjects, there = [], self.tables()
+        with opened(self.lake) as lake:
+            for name, quoted in names.items():
+                versions: list[tuple[int | None, Any]] = []
+                for each in json.loads(there[name].read_text())["snapshots"]:
+                    query = f"FROM {quoted} AT (VERSION => {each['summary']['ducklake-bridge.source-commit']})"
+                    versions.append((each["snapshot-id"], lake.execute(query).to_arrow_table()))
+                versions.append((None, lake.execute(f"FROM {quoted}").to_arrow_table()))
+                subjects.append(Published(name, there[name], tuple(versions), answers=False))
+        return judge_iceberg(subjects, ["pyiceberg", "duckdb"], folder)
+
+
+@pytest.fixture(params=["directory", pytest.param("catalog", marks=pytest.mark.exhaustive)])
+def followed(request: pytest.FixtureRequest, tmp_path: Path) -> Followed:
+    return Followed(tmp_path, request.param == "catalog")
+
+
+def states(made: Round) -> dict[str, str]:
+    assert made.error is None, made.error
+    return {str(each.source): each.state.value for each in made.tables}
+
+
+ODD = {
+    'a.b.it\'s "x" $1': '"a.b"."it\'s ""x"" $1"',
+    "main.x.y": 'main."x.y"',
+    "main.ä %20#?": 'main."ä %20#?"',
+    "s.t": "s.t",
+}
+
+
+@pytest.mark.slow
+def test_names_with_dots_and_quotes_stay_what_they_are(followed: Followed, tmp_path: Path) -> None:
+    made = [f"CREATE TABLE {each} AS SELECT i::INTEGER AS id FROM range(5) r(i)" for each in ODD.values()]
+    followed.do('CREATE SCHEMA "a.b"', "CREATE SCHEMA s", *made)
+    assert states(followed.round("drop")) == dict.fromkeys(ODD, "applied")
+    assert states(followed.round("drop")) == dict.fromkeys(ODD, "current")
+    followed.do(*(f"INSERT INTO {each} VALUES (9)" for each in ODD.values()))
+    assert states(followed.round("drop")) == dict.fromkeys(ODD, "applied")
+    assert followed.wrong(ODD, tmp_path / "judge") == []
+    followed.do('DROP TABLE main."x.y"')
+    assert states(followed.round("keep"))["main.x.y"] == "dropped" and followed.tables().keys() == ODD.keys()
+    assert states(followed.round("drop")).pop("main.x.y") == "dropped"
+    assert followed.tables().keys() == ODD.keys() - {"main.x.y"}
+
+
+@pytest.mark.slow
+def test_a_lake_of_the_same_relative_name_is_another_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What one mirror wrote was not dropped at the source of another that is run in another directory."""
+    target = f"iceberg:{tmp_path / 'wh'}"
+    for name in ("one", "two"):
+        (tmp_path / name).mkdir()
+        monkeypatch.chdir(tmp_path / name)
+        assert not any(use(str(tmp_path / name / "lake.ducklake"), [f"CREATE TABLE lake.{name}(id INTEGER)"]))
+        pair = Pair("ducklake:lake.ducklake", target, bridge.Options(verify="none"), on_drop="drop")
+        assert states(catch_up(pair, Silent())) == {f"main.{name}": "applied"}
+    assert {each.name for each in (tmp_path / "wh/main").iterdir()} == {"one", "two"}
+
+
+@pytest.mark.parametrize(
+    ("text", "lasting"),
+    [
+        ("ducklake:l.db", "ducklake:{here}/l.db"),
+        ("ducklake:duckdb:l.db", "ducklake:{here}/l.db"),
+        ("ducklake:sqlite:a/../l.db", "ducklake:sqlite:{here}/l.db"),
+        ("ducklake:postgres:dbname=l", "ducklake:postgres:dbname=l"),
+        ("iceberg:wh/", "iceberg:{here}/wh"),
+        ("iceberg:s3://b/wh", "iceberg:s3://b/wh"),
+        ("iceberg-catalog:prod", "iceberg-catalog:prod"),
+    ],
+)
+def test_a_source_is_remembered_by_where_it_lies(
+    text: str, lasting: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert parse_locator(text).lasting == lasting.format(here=tmp_path.resolve())
