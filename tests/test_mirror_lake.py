@@ -5,18 +5,23 @@ from __future__ import annotations
 import json
 import sqlite3
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+from pyiceberg.catalog.sql import SqlCatalog
 
 import bridge
+from bridge.cli.told import lines
+from bridge.errors import UsageError
 from bridge.locators import parse_locator
 from bridge.mirroring.pair import Pair, Round
 from bridge.mirroring.rounds import catch_up
 from bridge.ports import Silent
 from tests.iceberg_judge import Published, judge_iceberg
 from tests.support import opened, use
+from tests.test_publish import appended
 
 __all__: list[str] = []
 
@@ -56,6 +61,14 @@ class Followed:
             / f"v{each.read_text()}.metadata.json"
             for each in hints
         }
+
+    def append(self, name: str) -> int:
+        """Somebody else appends to a table of the catalog."""
+        table = SqlCatalog("c", **dict(self.settings)).load_table(name)
+        table.append(table.scan(limit=1).to_arrow())
+        snapshot = table.current_snapshot()
+        assert snapshot is not None
+        return snapshot.snapshot_id
 
     def wrong(self, names: Mapping[str, str], folder: Path) -> list[str]:
         """What PyIceberg and DuckDB read otherwise than the lake has it, at every snapshot; by quoted name."""
@@ -134,3 +147,37 @@ def test_a_source_is_remembered_by_where_it_lies(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     assert parse_locator(text).lasting == lasting.format(here=tmp_path.resolve())
+
+
+@pytest.mark.slow
+def test_patterns_of_what_is_gone_or_still_to_come_hold_nothing_up(tmp_path: Path) -> None:
+    followed = Followed(tmp_path, False)
+    followed.do("CREATE TABLE a(i INTEGER)", "CREATE TABLE b(i INTEGER)")
+    waiting = followed.round("drop", tables=("s.*",))
+    assert waiting.exit_code == 0 and waiting.tables == () and waiting.idle == ("s.*",)
+    assert "s.* matches no table" in "".join(lines(waiting, "text", str))
+    assert lines(replace(waiting, began=9), "text", str, waiting) == []
+    mistyped = followed.round("drop", tables=("main.x",))
+    assert isinstance(mistyped.error, UsageError)
+    chosen = {"tables": ("main.a", "main.b", "s.*")}
+    assert states(followed.round("drop", **chosen)) == {"main.a": "applied", "main.b": "applied"}
+    followed.do("DROP TABLE b", "INSERT INTO a VALUES (1)")
+    assert states(followed.round("drop", **chosen)) == {"main.a": "applied", "main.b": "dropped"}
+    followed.do("CREATE SCHEMA s", "CREATE TABLE s.c(i INTEGER)", "ALTER TABLE a RENAME TO z")
+    again = followed.round("keep", **chosen)  # nothing tells of b any more
+    assert states(again) == {"main.a": "dropped", "s.c": "applied"} and again.idle == ("main.a", "main.b")
+    repeated = followed.round("keep", **chosen)
+    assert len(lines(again, "text", str)) == 4 and lines(repeated, "text", str, again) == []
+
+
+@pytest.mark.slow
+def test_what_somebody_else_wrote_is_named_and_never_dropped(followed: Followed) -> None:
+    followed.do("CREATE TABLE t AS SELECT 1 AS i")
+    followed.round()
+    other = appended(followed.tables()["main.t"].parent.parent) if not followed.settings else followed.append("main.t")
+    followed.do("ALTER TABLE t RENAME TO u", "CREATE TABLE t AS SELECT 2 AS i")
+    for step in ("SELECT 1", "DROP TABLE t"):
+        followed.do(step)
+        made = followed.round("drop")
+        assert made.exit_code == 5 and states(made) == {"main.t": "conflict", "main.u": made.tables[-1].state.value}
+        assert str(other) in made.tables[0].message and str(other) in followed.tables()["main.t"].read_text()

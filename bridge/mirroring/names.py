@@ -39,13 +39,12 @@ def follow_names(pair: Pair, ends: Ends, options: Options, progress: ProgressSin
     names = _selected(ends, there, options)
     known = {name: _uuid(ends, name) for name in names if name in taken}
     lost = {old: each for old, each in taken.items() if _is_lost(old, each, there, known)}
-    now: dict[str, TableName] = {}
     if lost:
         known |= {name: _uuid(ends, name) for name in names if name not in known}
-        kept = {_of(each) for old, each in taken.items() if old not in lost}
-        now = {uuid: name for name, uuid in known.items() if uuid and uuid not in kept}
+    now = {uuid: name for name, uuid in known.items() if uuid}
     renamed = {old: now[_of(each)] for old, each in lost.items() if _of(each) in now}
-    moved = renamed if ends.target.renames else {}
+    kept = {_of(each) for old, each in taken.items() if old not in lost}
+    moved = {old: name for old, name in renamed.items() if _of(taken[old]) not in kept} if ends.target.renames else {}
     done, failed = [], list[TableName]()
     for name, each in lost.items():
         if name in moved or not _wanted(name, options):
@@ -53,15 +52,14 @@ def follow_names(pair: Pair, ends: Ends, options: Options, progress: ProgressSin
         anew = name in known
         what = f"it is called {renamed[name]} at the source now" if name in renamed else "it was dropped at the source"
         if anew:
+            what += ", and another table has its name"
             progress.step(f"{name}: it was dropped and made anew")
         elif pair.on_drop == "keep":
             done.append(_told(name, each, State.DROPPED, f"{what}, and stays here"))
             continue
         try:
             ends.target.drop(each.name)
-            done.append(
-                _told(name, each, State.DROPPED, "it was dropped and made anew at the source" if anew else what)
-            )
+            done.append(_told(name, each, State.DROPPED, what))
         except Conflict as error:
             done.append(_told(name, each, State.CONFLICT, str(error)))
             failed.append(name)

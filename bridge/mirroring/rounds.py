@@ -11,6 +11,7 @@ from bridge.mirroring.names import follow_names
 from bridge.mirroring.pair import Pair, Round, State, TableOutcome
 from bridge.model.findings import Code
 from bridge.planning.plan import Action, TablePlan
+from bridge.planning.selection import is_open, unmatched
 from bridge.ports import ProgressSink
 
 __all__ = ["catch_up"]
@@ -32,13 +33,17 @@ def catch_up(pair: Pair, progress: ProgressSink) -> Round:
     try:
         ends = open_ends(pair.source, pair.target, options)
         followed = follow_names(pair, ends, options, progress)
+        there = ends.source.tables()
+        beside = ends.source.objects().objects if options.tables else ()
+        idle = unmatched((*there, *(each.name for each in beside)), options)
         # the last one was dropped, or the first is still to come
-        left = followed.options if ends.source.tables() else None
+        waits = not there or (len(idle) == len(options.tables) > 0 and all(map(is_open, idle)))
+        left = None if waits else followed.options
         report = None if left is None else carry_out(ends, left, progress)
     except BridgeError as error:
         return Round(pair, began, time.monotonic() - clock, error=error)
     tables = (*followed.outcomes, *(_outcomes(report, time.time()) if report is not None else ()))
-    return Round(pair, began, time.monotonic() - clock, tables)
+    return Round(pair, began, time.monotonic() - clock, tables, idle=tuple(idle))
 
 
 def _outcomes(report: Report, now: float) -> list[TableOutcome]:
