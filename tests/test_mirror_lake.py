@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sqlite3
+import threading
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -16,9 +17,12 @@ import bridge
 from bridge.cli.told import lines
 from bridge.errors import UsageError
 from bridge.locators import parse_locator
+from bridge.mirroring import loop
 from bridge.mirroring.pair import Pair, Round
 from bridge.mirroring.rounds import catch_up
 from bridge.ports import Silent
+from converters.iceberg import writer
+from converters.iceberg.writer import IcebergTarget
 from tests.iceberg_judge import Published, judge_iceberg
 from tests.support import opened, use
 from tests.test_publish import appended
@@ -46,8 +50,12 @@ class Followed:
         assert [each for each in use(f"sqlite:{self.lake}", ["USE lake", *statements], options) if each] == []
 
     def round(self, on_drop: Any = "keep", **more: Any) -> Round:
-        options = bridge.Options(verify="none", target_options=self.settings, **more)
-        return catch_up(Pair(self.source, self.target, options, on_drop=on_drop), Silent())
+        return catch_up(replace(self.pair(**more), on_drop=on_drop), Silent())
+
+    def pair(self, **more: Any) -> Pair:
+        return Pair(
+            self.source, self.target, bridge.Options(**{"verify": "none", "target_options": self.settings, **more})
+        )
 
     def tables(self) -> dict[str, Path]:
         """Where the metadata of each table of the target is."""
@@ -73,8 +81,8 @@ class Followed:
     def wrong(self, names: Mapping[str, str], folder: Path) -> list[str]:
         """What PyIceberg and DuckDB read otherwise than the lake has it, at every snapshot; by quoted name."""
         subjects, there = [], self.tables()
-        with opened(self.lake) as lake:
-            for name, quoted in names.items():
+        for name, quoted in names.items():
+            with opened(self.lake) as lake:
                 versions: list[tuple[int | None, Any]] = []
                 for each in json.loads(there[name].read_text())["snapshots"]:
                     query = f"FROM {quoted} AT (VERSION => {each['summary']['ducklake-bridge.source-commit']})"
@@ -181,3 +189,67 @@ def test_what_somebody_else_wrote_is_named_and_never_dropped(followed: Followed)
         made = followed.round("drop")
         assert made.exit_code == 5 and states(made) == {"main.t": "conflict", "main.u": made.tables[-1].state.value}
         assert str(other) in made.tables[0].message and str(other) in followed.tables()["main.t"].read_text()
+
+
+@pytest.mark.slow
+def test_two_mirrors_of_one_pair_do_not_end_one_another(followed: Followed, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The other one is always first; what it did is taken up by the next round."""
+    followed.do("CREATE TABLE t AS SELECT 1 AS i")
+    rounds: list[Round] = []
+    stop, real = threading.Event(), IcebergTarget._ready
+
+    def second(self: IcebergTarget, write: Any, progress: Any) -> Any:
+        ready = real(self, write, progress)
+        if len(rounds) < 3:
+            with monkeypatch.context() as patched:
+                patched.setattr(IcebergTarget, "_ready", real)
+                assert states(followed.round()) == {"main.t": "applied"}
+        return ready
+
+    def told(made: Round) -> None:
+        rounds.append(made)
+        if len(rounds) == 4:
+            stop.set()
+        else:
+            followed.do("INSERT INTO t VALUES (2)")
+
+    monkeypatch.setattr(IcebergTarget, "_ready", second)
+    pair = replace(followed.pair(), interval=0.0)
+    assert loop.mirror((pair,), once=False, jobs=1, stop=stop, told=told, progress=Silent()) == 0
+    assert [type(each.error).__name__ for each in rounds] == ["Overtaken"] * 3 + ["NoneType"]
+    assert states(followed.round()) == {"main.t": "current"}
+
+
+@pytest.mark.slow
+def test_what_was_found_wrong_stays_wrong_in_the_next_round(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    followed = Followed(tmp_path, False)
+    followed.do("CREATE TABLE t AS SELECT 1 AS i", "CREATE TABLE u AS SELECT 1 AS i")
+    wrong = [{"rows": 7, "columns": ["i"]}, {"rows": 1, "columns": ["i"]}]
+    monkeypatch.setattr(
+        writer, "_ask", lambda asked: [wrong[0] if "/t/" in each["metadata"] else wrong[1] for each in asked]
+    )
+    for _ in range(2):
+        made = followed.round(verify="metadata")
+        assert made.exit_code == 4
+        assert {each.source.name: "7 rows" in each.message for each in made.tables} == {"t": True, "u": False}
+
+
+@pytest.mark.slow
+def test_what_another_mirror_added_meanwhile_is_not_taken_for_wrong(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    followed = Followed(tmp_path, False)
+    followed.do("CREATE TABLE t AS SELECT 1 AS i")
+    real = IcebergTarget.commit
+
+    def commit(self: IcebergTarget, *given: Any) -> Any:
+        made = real(self, *given)
+        with monkeypatch.context() as patched:
+            patched.setattr(IcebergTarget, "commit", real)
+            followed.do("INSERT INTO t VALUES (2)")
+            assert states(followed.round()) == {"main.t": "applied"}
+        return made
+
+    monkeypatch.setattr(IcebergTarget, "commit", commit)
+    assert states(followed.round(verify="metadata")) == {"main.t": "applied"}
+    assert states(followed.round(verify="metadata")) == {"main.t": "current"}

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from bridge.app import Ends
-from bridge.errors import BridgeError, Conflict
+from bridge.errors import BridgeError, Conflict, Overtaken
 from bridge.mirroring.pair import Pair, State, TableOutcome
 from bridge.model.options import Options
 from bridge.model.table import TableName
@@ -60,6 +60,8 @@ def follow_names(pair: Pair, ends: Ends, options: Options, progress: ProgressSin
         try:
             ends.target.drop(each.name)
             done.append(_told(name, each, State.DROPPED, what))
+        except Overtaken:  # the next round looks again
+            raise
         except Conflict as error:
             done.append(_told(name, each, State.CONFLICT, str(error)))
             failed.append(name)
@@ -84,6 +86,8 @@ def _move(
         moves.append(Move(taken[old].name, names[name], {**mark.source, "name": str(name)}))
     try:
         target.move(moves)
+    except Overtaken:  # the next round looks again
+        raise
     except Conflict as error:
         told = [
             replace(_told(name, taken[old], State.CONFLICT, str(error)), target=names[name])

@@ -48,12 +48,17 @@ def catch_up(pair: Pair, progress: ProgressSink) -> Round:
 
 def _outcomes(report: Report, now: float) -> list[TableOutcome]:
     written = {each.name: each for each in report.result.tables}
-    faults = "; ".join(f"{each.what}: {each.fault}" for each in report.faults)
     found = []
+    by_table: dict[str, list[str]] = {}
+    for said in report.faults:
+        whose = next((str(each.target) for each in report.plan.tables if said.what.startswith(f"{each.target}: ")), "")
+        by_table.setdefault(whose, []).append(f"{said.what}: {said.fault}")
     for each in report.plan.tables:
+        own = by_table.get(str(each.target), [])
         made = written.get(each.target)
         outcome = _standing(each, report, now)
         if made is not None:
+            faults = "; ".join(own + by_table.get("", []))
             outcome = replace(
                 outcome,
                 state=State.UNVERIFIED if faults else State.APPLIED,
@@ -62,6 +67,8 @@ def _outcomes(report: Report, now: float) -> list[TableOutcome]:
                 bytes=each.bytes + sum(rewrite.bytes for rewrite in each.rewrites),
                 message=faults or _said(each),
             )
+        elif own and outcome.state is State.CURRENT:  # as an earlier run left it
+            outcome = replace(outcome, state=State.UNVERIFIED, message="; ".join(own))
         if not outcome.message:
             outcome = replace(outcome, message=_hurry(each, report, now))
         found.append(outcome)
