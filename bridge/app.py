@@ -123,7 +123,7 @@ def _plan(ends: Ends, options: Options, progress: ProgressSink) -> tuple[Plan, M
         try:
             made = decided(read, lake, name, names[name], held, options, progress, clashes.get(name), newest, several)
             if made.identity is not None:
-                made = replace(made, identity={**made.identity, "from": str(from_), "name": str(name)})
+                made = replace(made, identity={**made.identity, "from": from_.lasting, "name": str(name)})
         except (Unreachable, UsageError) as error:  # what is wrong with one of several never stops the others
             if len(chosen) == 1:
                 raise

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass, field
 
 from bridge.errors import UsageError
@@ -21,6 +22,15 @@ class Locator:
 
     def __str__(self) -> str:
         return shown(f"{self.format}:{self.rest}")
+
+    @property
+    def lasting(self) -> str:
+        """As the text, but the same from any working directory."""
+        if self.format == "iceberg-catalog" or "://" in self.rest or self.rest.startswith("postgres:"):
+            return str(self)
+        kind = next((each for each in ("sqlite:", "duckdb:") if self.rest.startswith(each)), "")
+        path = os.path.abspath(os.path.expanduser(self.rest.removeprefix(kind)))
+        return shown(f"{self.format}:{kind.removeprefix('duckdb:')}{path}")
 
 
 def parse_locator(text: str) -> Locator:

@@ -187,14 +187,14 @@ class DuckDB:
 
     def rows(self, subject: dict[str, Any], snapshot: int | None) -> pa.Table:
         at = "" if snapshot is None else f", snapshot_from_id={snapshot}::UBIGINT"
-        return self._duckdb.execute(f"SELECT * FROM iceberg_scan('{subject['metadata']}'{at})").to_arrow_table()
+        return self._duckdb.execute(f"SELECT * FROM iceberg_scan({_text(subject['metadata'])}{at})").to_arrow_table()
 
     def answers(self, subject: dict[str, Any], wanted: pa.Table) -> Iterator[str]:
         self._duckdb.register("given", wanted)  # filters over Arrow would go to pyarrow, to which NaN is less than all
         self._duckdb.execute("CREATE OR REPLACE TABLE wanted AS SELECT * FROM given")
         yield from compared(
             lambda sql: [tuple(map(normal, row)) for row in self._duckdb.execute(sql).fetchall()],
-            f"iceberg_scan('{subject['metadata']}')",
+            f"iceberg_scan({_text(subject['metadata'])})",
             "wanted",
             wanted,
             '"',
@@ -320,6 +320,10 @@ def main() -> None:
                     answer.write(json.dumps({"fault": fault}) + "\n")
                     answer.flush()
         answer.write(json.dumps({"end": True}) + "\n")
+
+
+def _text(value: str) -> str:
+    return "'" + value.replace("'", "''") + "'"
 
 
 if __name__ == "__main__":

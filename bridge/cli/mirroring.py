@@ -128,8 +128,12 @@ def _follow(pairs: tuple[Pair, ...], once: bool, run: dict[str, Any], hidden: Hi
 
         metrics = Metrics(run["metrics_file"], hidden.blot)
 
+    last: dict[int, Round] = {}
+
     def tell(each: Round) -> None:
-        render.say(*told.lines(each, run["log_format"], hidden.blot))
+        render.say(*told.lines(each, run["log_format"], hidden.blot, last.get(id(each.pair))))
+        if each.error is None:
+            last[id(each.pair)] = each
         if metrics is not None:
             try:
                 metrics.told(each)

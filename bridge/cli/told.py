@@ -16,14 +16,21 @@ _TROUBLE = frozenset({State.BLOCKED, State.CONFLICT, State.UNREACHABLE, State.UN
 _PLAIN = re.compile(r"[^\s\"'=\\]+")
 
 
-def lines(told: Round, form: str, blot: Callable[[str], str]) -> list[str]:
+def lines(told: Round, form: str, blot: Callable[[str], str], before: Round | None = None) -> list[str]:
     """A line for each table that changed, is behind or is in trouble, and for what kept the round from looking at any;
-    none where all is as it was."""
+    none where all is as it was, and nothing that is no trouble and was said after the round `before`."""
+    last_tables, last_idle = (before.tables, before.idle) if before is not None else ((), ())
     start: dict[str, Any] = {"time": _time(told.began + told.seconds), "level": "info", "pair": told.pair.label}
     found = [
         {**start, "level": "error" if each.state in _TROUBLE else "info", **_facts(each)}
         for each in told.tables
-        if each.state is not State.CURRENT or each.behind
+        if (each.state is not State.CURRENT or each.behind)
+        and not (each.state is State.DROPPED and each in last_tables)
+    ]
+    found += [
+        {**start, "level": "warning", "message": f"{each} matches no table of the source for now"}
+        for each in told.idle
+        if each not in last_idle
     ]
     if told.error is not None:
         error = told.error

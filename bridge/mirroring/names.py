@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from bridge.app import Ends
-from bridge.errors import BridgeError, Conflict
+from bridge.errors import BridgeError, Conflict, Overtaken
 from bridge.mirroring.pair import Pair, State, TableOutcome
 from bridge.model.options import Options
 from bridge.model.table import TableName
@@ -32,49 +32,50 @@ def follow_names(pair: Pair, ends: Ends, options: Options, progress: ProgressSin
     """
     if not isinstance(ends.target, Mirrors):
         return Followed((), options)
-    taken = _taken(ends.target, ends, options)
+    there = list(ends.source.tables())
+    taken = _taken(ends.target, ends, options, there)
     if not taken:
         return Followed((), options)
-    there = list(ends.source.tables())
     names = _selected(ends, there, options)
-    known = {name: _uuid(ends, name) for name in names if str(name) in taken}
-    lost = {old: each for old, each in taken.items() if _is_lost(each, there, known)}
-    now: dict[str, TableName] = {}
+    known = {name: _uuid(ends, name) for name in names if name in taken}
+    lost = {old: each for old, each in taken.items() if _is_lost(old, each, there, known)}
     if lost:
         known |= {name: _uuid(ends, name) for name in names if name not in known}
-        kept = {_of(each) for old, each in taken.items() if old not in lost}
-        now = {uuid: name for name, uuid in known.items() if uuid and uuid not in kept}
+    now = {uuid: name for name, uuid in known.items() if uuid}
     renamed = {old: now[_of(each)] for old, each in lost.items() if _of(each) in now}
-    moved = renamed if ends.target.renames else {}
+    kept = {_of(each) for old, each in taken.items() if old not in lost}
+    moved = {old: name for old, name in renamed.items() if _of(taken[old]) not in kept} if ends.target.renames else {}
     done, failed = [], list[TableName]()
-    for old, each in lost.items():
-        name = _name(each)
-        if old in moved or not _wanted(name, options):
+    for name, each in lost.items():
+        if name in moved or not _wanted(name, options):
             continue
         anew = name in known
-        what = f"it is called {renamed[old]} at the source now" if old in renamed else "it was dropped at the source"
+        what = f"it is called {renamed[name]} at the source now" if name in renamed else "it was dropped at the source"
         if anew:
+            what += ", and another table has its name"
             progress.step(f"{name}: it was dropped and made anew")
         elif pair.on_drop == "keep":
-            done.append(_told(each, State.DROPPED, f"{what}, and stays here"))
+            done.append(_told(name, each, State.DROPPED, f"{what}, and stays here"))
             continue
         try:
             ends.target.drop(each.name)
-            done.append(_told(each, State.DROPPED, "it was dropped and made anew at the source" if anew else what))
+            done.append(_told(name, each, State.DROPPED, what))
+        except Overtaken:  # the next round looks again
+            raise
         except Conflict as error:
-            done.append(_told(each, State.CONFLICT, str(error)))
+            done.append(_told(name, each, State.CONFLICT, str(error)))
             failed.append(name)
     if moved:
         made, more = _move(ends.target, taken, moved, names)
         done += made
         failed += more
-    return Followed(tuple(done), _left(options, there, [_name(each) for each in taken.values()], failed))
+    return Followed(tuple(done), _left(options, there, list(taken), failed))
 
 
 def _move(
     target: Mirrors,
-    taken: Mapping[str, TargetTable],
-    moved: Mapping[str, TableName],
+    taken: Mapping[TableName, TargetTable],
+    moved: Mapping[TableName, TableName],
     names: Mapping[TableName, TableName],
 ) -> tuple[list[TableOutcome], list[TableName]]:
     """All at once, since a name may be taken until its table has left it."""
@@ -85,36 +86,42 @@ def _move(
         moves.append(Move(taken[old].name, names[name], {**mark.source, "name": str(name)}))
     try:
         target.move(moves)
+    except Overtaken:  # the next round looks again
+        raise
     except Conflict as error:
         told = [
-            replace(_told(taken[old], State.CONFLICT, str(error)), source=name, target=names[name])
+            replace(_told(name, taken[old], State.CONFLICT, str(error)), target=names[name])
             for old, name in moved.items()
         ]
         return told, list(moved.values())
     told = [
-        replace(_told(taken[old], State.APPLIED, f"renamed from {taken[old].name}"), source=name, target=names[name])
+        replace(_told(name, taken[old], State.APPLIED, f"renamed from {taken[old].name}"), target=names[name])
         for old, name in moved.items()
     ]
     return told, []
 
 
-def _is_lost(each: TargetTable, there: list[TableName], known: Mapping[TableName, str]) -> bool:
+def _is_lost(name: TableName, each: TargetTable, there: list[TableName], known: Mapping[TableName, str]) -> bool:
     """Whether nothing, or another table, has its name at the source."""
-    uuid = known.get(_name(each), "")
-    return _name(each) not in there or bool(uuid and uuid != _of(each))
+    uuid = known.get(name, "")
+    return name not in there or bool(uuid and uuid != _of(each))
 
 
-def _taken(target: Mirrors, ends: Ends, options: Options) -> dict[str, TargetTable]:
+def _taken(target: Mirrors, ends: Ends, options: Options, there: list[TableName]) -> dict[TableName, TargetTable]:
     """The tables that this pair wrote, by what they were called at the source; another pair may have written the same
     ones under other names."""
     found = {}
-    for each in target.taken(str(ends.from_)):
-        if each.bookmark is None or not each.bookmark.source.get("name"):
+    for each in target.taken(ends.from_.lasting):
+        text = each.bookmark.source.get("name") if each.bookmark is not None else None
+        if not text:
             continue
-        name = _name(each)
-        expected = targets([name], options, ends.target.rename)[name]
-        if str(expected).casefold() == str(each.name).casefold():
-            found[str(name)] = each
+        *levels, last = text.split(".")
+        # a name may hold dots itself
+        for name in (*(each for each in there if str(each) == text), TableName(tuple(levels), last)):
+            expected = targets([name], options, ends.target.rename)[name]
+            if str(expected).casefold() == str(each.name).casefold() and name not in found:
+                found[name] = each
+                break
     return found
 
 
@@ -155,12 +162,6 @@ def _of(each: TargetTable) -> str:
     return each.bookmark.source.get("uuid", "") if each.bookmark else ""
 
 
-def _name(each: TargetTable) -> TableName:
+def _told(name: TableName, each: TargetTable, state: State, message: str) -> TableOutcome:
     assert each.bookmark is not None
-    levels = each.bookmark.source["name"].split(".")
-    return TableName(tuple(levels[:-1]), levels[-1])
-
-
-def _told(each: TargetTable, state: State, message: str) -> TableOutcome:
-    assert each.bookmark is not None
-    return TableOutcome(_name(each), each.name, state, each.bookmark.commit, message=message)
+    return TableOutcome(name, each.name, state, each.bookmark.commit, message=message)

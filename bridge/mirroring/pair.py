@@ -69,14 +69,15 @@ class TableOutcome:
 
 @dataclass(frozen=True, slots=True)
 class Round:
-    """One look at a pair: when it began (seconds from 1970), how long it took, and each table; `error` is what kept it
-    from looking at any."""
+    """One look at a pair: when it began (seconds from 1970), how long it took, and each table; `idle` are the patterns
+    of its tables that match none for now, `error` is what kept it from looking at any."""
 
     pair: Pair
     began: float
     seconds: float
     tables: tuple[TableOutcome, ...] = ()
     error: BridgeError | None = None
+    idle: tuple[str, ...] = ()
 
     @property
     def exit_code(self) -> int:

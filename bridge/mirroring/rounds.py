@@ -11,6 +11,7 @@ from bridge.mirroring.names import follow_names
 from bridge.mirroring.pair import Pair, Round, State, TableOutcome
 from bridge.model.findings import Code
 from bridge.planning.plan import Action, TablePlan
+from bridge.planning.selection import is_open, unmatched
 from bridge.ports import ProgressSink
 
 __all__ = ["catch_up"]
@@ -32,23 +33,32 @@ def catch_up(pair: Pair, progress: ProgressSink) -> Round:
     try:
         ends = open_ends(pair.source, pair.target, options)
         followed = follow_names(pair, ends, options, progress)
+        there = ends.source.tables()
+        beside = ends.source.objects().objects if options.tables else ()
+        idle = unmatched((*there, *(each.name for each in beside)), options)
         # the last one was dropped, or the first is still to come
-        left = followed.options if ends.source.tables() else None
+        waits = not there or (len(idle) == len(options.tables) > 0 and all(map(is_open, idle)))
+        left = None if waits else followed.options
         report = None if left is None else carry_out(ends, left, progress)
     except BridgeError as error:
         return Round(pair, began, time.monotonic() - clock, error=error)
     tables = (*followed.outcomes, *(_outcomes(report, time.time()) if report is not None else ()))
-    return Round(pair, began, time.monotonic() - clock, tables)
+    return Round(pair, began, time.monotonic() - clock, tables, idle=tuple(idle))
 
 
 def _outcomes(report: Report, now: float) -> list[TableOutcome]:
     written = {each.name: each for each in report.result.tables}
-    faults = "; ".join(f"{each.what}: {each.fault}" for each in report.faults)
     found = []
+    by_table: dict[str, list[str]] = {}
+    for said in report.faults:
+        whose = next((str(each.target) for each in report.plan.tables if said.what.startswith(f"{each.target}: ")), "")
+        by_table.setdefault(whose, []).append(f"{said.what}: {said.fault}")
     for each in report.plan.tables:
+        own = by_table.get(str(each.target), [])
         made = written.get(each.target)
         outcome = _standing(each, report, now)
         if made is not None:
+            faults = "; ".join(own + by_table.get("", []))
             outcome = replace(
                 outcome,
                 state=State.UNVERIFIED if faults else State.APPLIED,
@@ -57,6 +67,8 @@ def _outcomes(report: Report, now: float) -> list[TableOutcome]:
                 bytes=each.bytes + sum(rewrite.bytes for rewrite in each.rewrites),
                 message=faults or _said(each),
             )
+        elif own and outcome.state is State.CURRENT:  # as an earlier run left it
+            outcome = replace(outcome, state=State.UNVERIFIED, message="; ".join(own))
         if not outcome.message:
             outcome = replace(outcome, message=_hurry(each, report, now))
         found.append(outcome)

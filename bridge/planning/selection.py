@@ -12,7 +12,17 @@ from bridge.model.options import Options
 from bridge.model.table import TableName
 from bridge.ports import Notice
 
-__all__ = ["clashes_of", "concerned", "literal", "matches", "select", "select_objects", "targets"]
+__all__ = [
+    "clashes_of",
+    "concerned",
+    "is_open",
+    "literal",
+    "matches",
+    "select",
+    "select_objects",
+    "targets",
+    "unmatched",
+]
 
 _MEANING = {"**": ".*", "*": "[^.]*", "?": "[^.]"}
 
@@ -72,14 +82,24 @@ def _could_lie(inside: str, pattern: str) -> bool:
     return start.startswith(inside) or (plain < len(parts) and inside.startswith(start))
 
 
+def unmatched(names: Sequence[TableName], options: Options) -> list[str]:
+    """The patterns of --table that match none of some names."""
+    return [each for each in options.tables if not any(matches(name, each) for name in names)]
+
+
+def is_open(pattern: str) -> bool:
+    """Whether it can match names that are still to come, and is not one name."""
+    return any(part in _MEANING for part in _parts(pattern))
+
+
 def select(names: Sequence[TableName], options: Options, objects: Sequence[SourceObject] = ()) -> list[TableName]:
     """The names that a pattern of --table matches (all without one) and none of --exclude; UsageError for no match,
-    also among the objects beside the tables."""
+    also among the objects beside the tables. Where a source is followed one pattern that matches is enough."""
     beside = [each.name for each in objects if each.kind is not ObjectKind.SCHEMA]
-    for pattern in options.tables:
-        if not any(matches(name, pattern) for name in (*names, *beside)):
-            shown = ", ".join(map(str, names[:5])) + (" ..." if len(names) > 5 else "")
-            raise UsageError(f"--table {pattern} matches no table of the source", hint=f"it has {shown or 'none'}")
+    idle = unmatched((*names, *beside), options)
+    if idle and (not options.follow or len(idle) == len(options.tables)):
+        shown = ", ".join(map(str, names[:5])) + (" ..." if len(names) > 5 else "")
+        raise UsageError(f"--table {idle[0]} matches no table of the source", hint=f"it has {shown or 'none'}")
     chosen = [name for name in names if not options.tables or any(matches(name, each) for each in options.tables)]
     left = [name for name in chosen if not any(matches(name, each) for each in options.exclude)]
     if not left and not select_objects(objects, options):

@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from bridge.errors import Conflict, UsageError
+from bridge.errors import Overtaken, UsageError
 from bridge.model.table import TableName
 from converters import storage
 from converters.iceberg import locate
@@ -134,11 +134,11 @@ class Warehouse:
         """The next version, then the hint."""
         home = self.location(name)
         if held is None and locate.is_table(home):
-            raise Conflict(f"{name} was created in {self.path} meanwhile", hint="run it again")
+            raise Overtaken(f"{name} was created in {self.path} meanwhile", hint="run it again")
         number = 1 if held is None else _number(held.path) + 1
         path = f"{home}/metadata/v{number}.metadata.json"
         if not storage.create(path, document(metadata), f".{mark}.tmp"):
-            raise Conflict(
+            raise Overtaken(
                 f"{name} in {self.path} got a version {number} meanwhile: {_named(path)}", hint="run it again"
             )
         storage.write(f"{home}/metadata/version-hint.text", str(number).encode(), f".{mark}.hint")
@@ -153,7 +153,7 @@ class Warehouse:
         versions = [f"{home}/metadata/{each}" for each, _ in storage.list_directory(f"{home}/metadata")]
         versions = [each for each in versions if _NUMBER.match(each.rsplit("/", 1)[-1]) and each.endswith(".json")]
         if later := [each for each in versions if _number(each) > _number(path)]:
-            raise Conflict(f"{name} in {self.path} changed meanwhile: {_named(later[0])}", hint="run it again")
+            raise Overtaken(f"{name} in {self.path} changed meanwhile: {_named(later[0])}", hint="run it again")
         storage.parallel(storage.remove, [each for each in versions if each != path])
         storage.remove(path)
         remove_metadata(home)

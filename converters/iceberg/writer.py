@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from bridge.errors import BridgeError, Conflict
+from bridge.errors import BridgeError, Conflict, Overtaken
 from bridge.model.files import FileProblem, Files, Standing, live_rows
 from bridge.model.findings import Code, Finding
 from bridge.model.objects import ObjectKind, Objects
@@ -133,7 +133,7 @@ class IcebergTarget:
         """Forget a table that we published; no data file goes. Conflict when somebody else wrote to it."""
         there = self._home.find(name)
         if there is None or bookmark_of(there[1].metadata) is None:
-            raise Conflict(f"{name} is gone from {self._home.shown} since it was looked at", hint="run it again")
+            raise Overtaken(f"{name} is gone from {self._home.shown} since it was looked at", hint="run it again")
         if changed := foreign(there[1].metadata):
             raise Conflict(
                 f"{name} was changed by somebody else ({changed}), and dropped at the source",
@@ -332,7 +332,7 @@ class IcebergTarget:
         there = self._home.find(write.name)
         held = None if there is None else there[1]
         if write.held is None and held is not None:
-            raise Conflict(f"{write.name} was created in {self._home.shown} meanwhile", hint="run it again")
+            raise Overtaken(f"{write.name} was created in {self._home.shown} meanwhile", hint="run it again")
         if write.held is not None:
             self._check(write, held)
         metadata = None if held is None else held.metadata
@@ -356,7 +356,7 @@ class IcebergTarget:
         """The plan was made of what is still there."""
         bookmark = None if held is None else bookmark_of(held.metadata)
         if bookmark is None or bookmark.commit != write.held:
-            raise Conflict(f"{write.name} in {self._home.shown} changed meanwhile", hint="run it again")
+            raise Overtaken(f"{write.name} in {self._home.shown} changed meanwhile", hint="run it again")
         if bookmark.changed_by:
             raise Conflict(
                 f"{write.name} in {self._home.shown} was changed by somebody else: {bookmark.changed_by}",
@@ -372,6 +372,9 @@ class IcebergTarget:
             there = self._home.find(write.name)
             if there is None:
                 return [Check(f"{write.name}: is there", "it is not")]
+            if _went_on(there[1], write):
+                unasked.append(Check(f"{write.name}: not verified: somebody else committed to it meanwhile"))
+                continue
             held, live = there[1], live_rows(write.files, len(write.table.commits))
             if types := unread(held.metadata):
                 unasked.append(Check(f"{write.name}: not verified: PyIceberg does not know {types}"))
@@ -413,7 +416,7 @@ class IcebergTarget:
         """Beside each table's metadata."""
         for write in writes:
             there = self._home.find(write.name)
-            if there is not None and not unread(there[1].metadata):
+            if there is not None and not unread(there[1].metadata) and not _went_on(there[1], write):
                 verified.note(there[1], _newest_rows(write))
 
     def verify_again(self, writes: Sequence[TableWrite]) -> Sequence[Check]:
@@ -481,6 +484,12 @@ class IcebergTarget:
         said.append(f"take over:  ducklake-bridge adopt {shlex.quote(self._locator)} {names}")
         said.append(f"undo:       ducklake-bridge release {shlex.quote(self._locator)} {names}; no data file goes")
         return said
+
+
+def _went_on(held: Held, write: TableWrite) -> bool:
+    """Whether a table is not any more as a run left it."""
+    mark, commits = bookmark_of(held.metadata), write.table.commits
+    return mark is None or bool(mark.changed_by) or mark.commit != (commits[-1].id if commits else "")
 
 
 def _newest_rows(write: TableWrite) -> int:

@@ -12,7 +12,7 @@ from typing import Any
 import requests
 from pyiceberg.catalog.rest import Endpoints
 
-from bridge.errors import Blocked, Conflict, Missing, Unreachable, UsageError
+from bridge.errors import Blocked, Missing, Overtaken, Unreachable, UsageError
 from bridge.model.findings import Code
 from bridge.model.paths import is_absolute, normalise
 from bridge.model.table import TableName
@@ -109,7 +109,7 @@ class RestHome(RestReader):
         """The server drops it without a purge; its metadata files are the server's."""
         found = self.find(name)
         if found is None or found[1].path != held.path:
-            raise Conflict(f"{name} in {self.shown} changed meanwhile", hint="run it again")
+            raise Overtaken(f"{name} in {self.shown} changed meanwhile", hint="run it again")
         with self._told():
             self._client.drop_table((*name.namespace, name.name))
 
@@ -136,7 +136,7 @@ class RestHome(RestReader):
         levels = self._client._split_identifier_for_path((*name.namespace, name.name))
         answer = self._send(endpoint, body, dict(levels))
         if answer.status_code == _CONFLICT:
-            raise Conflict(conflict, hint="run it again")
+            raise Overtaken(conflict, hint="run it again")
         if answer.status_code in _THERE:
             return
         upgrades = any(each.get("action") == "upgrade-format-version" for each in body.get("updates", ()))

@@ -13,7 +13,7 @@ from typing import Any
 import sqlalchemy as sa
 from sqlalchemy.pool import NullPool
 
-from bridge.errors import Conflict, Unreachable, UsageError
+from bridge.errors import Conflict, Overtaken, Unreachable, UsageError
 from bridge.model.paths import is_within, normalise
 from bridge.model.table import TableName
 from converters import storage
@@ -130,7 +130,7 @@ class SqlHome:
                 sa.delete(TABLES).where(self._is(name), TABLES.c.metadata_location == stored)
             ).rowcount
         if gone != 1:
-            raise Conflict(f"{name} in {self.shown} changed meanwhile", hint="run it again")
+            raise Overtaken(f"{name} in {self.shown} changed meanwhile", hint="run it again")
         location = str(held.metadata["location"])
         storage.parallel(storage.remove, [each for each in (*log, held.path) if is_within(each, location)])
         remove_metadata(location)
@@ -151,7 +151,7 @@ class SqlHome:
                 try:
                     connection.execute(sa.insert(TABLES).values(**row))
                 except sa.exc.IntegrityError as error:
-                    raise Conflict(f"{name} was created in {self.shown} meanwhile", hint="run it again") from error
+                    raise Overtaken(f"{name} was created in {self.shown} meanwhile", hint="run it again") from error
                 return
             places = connection.scalars(sa.select(TABLES.c.metadata_location).where(self._is(name))).all()
             stored = next((each for each in places if normalise(each) == held.path), None)
@@ -162,7 +162,7 @@ class SqlHome:
             )
             if done.rowcount != 1:
                 there = load(normalise(places[0])).get("current-snapshot-id") if places else "none"
-                raise Conflict(f"{name} in {self.shown} got snapshot {there} meanwhile", hint="run it again")
+                raise Overtaken(f"{name} in {self.shown} got snapshot {there} meanwhile", hint="run it again")
 
     def _declare(self, connection: sa.Connection, namespace: str) -> None:
         own = sa.and_(PROPERTIES.c.catalog_name == self._settings.name, PROPERTIES.c.namespace == namespace)

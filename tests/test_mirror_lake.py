@@ -1,0 +1,255 @@
+"""A lake that is mirrored to Iceberg tables for ever: names, drops, foreign commits, targets that are away."""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+import threading
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyiceberg.catalog.sql import SqlCatalog
+
+import bridge
+from bridge.cli.told import lines
+from bridge.errors import UsageError
+from bridge.locators import parse_locator
+from bridge.mirroring import loop
+from bridge.mirroring.pair import Pair, Round
+from bridge.mirroring.rounds import catch_up
+from bridge.ports import Silent
+from converters.iceberg import writer
+from converters.iceberg.writer import IcebergTarget
+from tests.iceberg_judge import Published, judge_iceberg
+from tests.support import opened, use
+from tests.test_publish import appended
+
+__all__: list[str] = []
+
+
+class Followed:
+    """A lake and a warehouse or SQL catalog that follows it."""
+
+    def __init__(self, folder: Path, catalog: bool) -> None:
+        self.lake = folder / "lake.sqlite"
+        self.warehouse = folder / "wh"
+        self.database = folder / "cat.db"
+        self.source, self.target = f"ducklake:sqlite:{self.lake}", f"iceberg:{self.warehouse}"
+        self.settings: tuple[tuple[str, str], ...] = ()
+        if catalog:
+            self.target = "iceberg-catalog:c"
+            uri = f"sqlite:///{self.database}"
+            self.settings = ("type", "sql"), ("uri", uri), ("warehouse", str(self.warehouse))
+        self.do()
+
+    def do(self, *statements: str) -> None:
+        options = f"DATA_PATH '{self.lake}.files/', DATA_INLINING_ROW_LIMIT 0"
+        assert [each for each in use(f"sqlite:{self.lake}", ["USE lake", *statements], options) if each] == []
+
+    def round(self, on_drop: Any = "keep", **more: Any) -> Round:
+        return catch_up(replace(self.pair(**more), on_drop=on_drop), Silent())
+
+    def pair(self, **more: Any) -> Pair:
+        return Pair(
+            self.source, self.target, bridge.Options(**{"verify": "none", "target_options": self.settings, **more})
+        )
+
+    def tables(self) -> dict[str, Path]:
+        """Where the metadata of each table of the target is."""
+        if self.settings:
+            with sqlite3.connect(self.database) as catalog:
+                query = "SELECT table_namespace || '.' || table_name, metadata_location FROM iceberg_tables"
+                return {name: Path(place.removeprefix("file://")) for name, place in catalog.execute(query)}
+        hints = self.warehouse.rglob("version-hint.text")
+        return {
+            ".".join(each.parent.parent.relative_to(self.warehouse).parts): each.parent
+            / f"v{each.read_text()}.metadata.json"
+            for each in hints
+        }
+
+    def append(self, name: str) -> int:
+        """Somebody else appends to a table of the catalog."""
+        table = SqlCatalog("c", **dict(self.settings)).load_table(name)
+        table.append(table.scan(limit=1).to_arrow())
+        snapshot = table.current_snapshot()
+        assert snapshot is not None
+        return snapshot.snapshot_id
+
+    def wrong(self, names: Mapping[str, str], folder: Path) -> list[str]:
+        """What PyIceberg and DuckDB read otherwise than the lake has it, at every snapshot; by quoted name."""
+        subjects, there = [], self.tables()
+        for name, quoted in names.items():
+            with opened(self.lake) as lake:
+                versions: list[tuple[int | None, Any]] = []
+                for each in json.loads(there[name].read_text())["snapshots"]:
+                    query = f"FROM {quoted} AT (VERSION => {each['summary']['ducklake-bridge.source-commit']})"
+                    versions.append((each["snapshot-id"], lake.execute(query).to_arrow_table()))
+                versions.append((None, lake.execute(f"FROM {quoted}").to_arrow_table()))
+                subjects.append(Published(name, there[name], tuple(versions), answers=False))
+        return judge_iceberg(subjects, ["pyiceberg", "duckdb"], folder)
+
+
+@pytest.fixture(params=["directory", pytest.param("catalog", marks=pytest.mark.exhaustive)])
+def followed(request: pytest.FixtureRequest, tmp_path: Path) -> Followed:
+    return Followed(tmp_path, request.param == "catalog")
+
+
+def states(made: Round) -> dict[str, str]:
+    assert made.error is None, made.error
+    return {str(each.source): each.state.value for each in made.tables}
+
+
+ODD = {
+    'a.b.it\'s "x" $1': '"a.b"."it\'s ""x"" $1"',
+    "main.x.y": 'main."x.y"',
+    "main.ä %20#?": 'main."ä %20#?"',
+    "s.t": "s.t",
+}
+
+
+@pytest.mark.slow
+def test_names_with_dots_and_quotes_stay_what_they_are(followed: Followed, tmp_path: Path) -> None:
+    made = [f"CREATE TABLE {each} AS SELECT i::INTEGER AS id FROM range(5) r(i)" for each in ODD.values()]
+    followed.do('CREATE SCHEMA "a.b"', "CREATE SCHEMA s", *made)
+    assert states(followed.round("drop")) == dict.fromkeys(ODD, "applied")
+    assert states(followed.round("drop")) == dict.fromkeys(ODD, "current")
+    followed.do(*(f"INSERT INTO {each} VALUES (9)" for each in ODD.values()))
+    assert states(followed.round("drop")) == dict.fromkeys(ODD, "applied")
+    assert followed.wrong(ODD, tmp_path / "judge") == []
+    followed.do('DROP TABLE main."x.y"')
+    assert states(followed.round("keep"))["main.x.y"] == "dropped" and followed.tables().keys() == ODD.keys()
+    assert states(followed.round("drop")).pop("main.x.y") == "dropped"
+    assert followed.tables().keys() == ODD.keys() - {"main.x.y"}
+
+
+@pytest.mark.slow
+def test_a_lake_of_the_same_relative_name_is_another_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What one mirror wrote was not dropped at the source of another that is run in another directory."""
+    target = f"iceberg:{tmp_path / 'wh'}"
+    for name in ("one", "two"):
+        (tmp_path / name).mkdir()
+        monkeypatch.chdir(tmp_path / name)
+        assert not any(use(str(tmp_path / name / "lake.ducklake"), [f"CREATE TABLE lake.{name}(id INTEGER)"]))
+        pair = Pair("ducklake:lake.ducklake", target, bridge.Options(verify="none"), on_drop="drop")
+        assert states(catch_up(pair, Silent())) == {f"main.{name}": "applied"}
+    assert {each.name for each in (tmp_path / "wh/main").iterdir()} == {"one", "two"}
+
+
+@pytest.mark.parametrize(
+    ("text", "lasting"),
+    [
+        ("ducklake:l.db", "ducklake:{here}/l.db"),
+        ("ducklake:duckdb:l.db", "ducklake:{here}/l.db"),
+        ("ducklake:sqlite:a/../l.db", "ducklake:sqlite:{here}/l.db"),
+        ("ducklake:postgres:dbname=l", "ducklake:postgres:dbname=l"),
+        ("iceberg:wh/", "iceberg:{here}/wh"),
+        ("iceberg:s3://b/wh", "iceberg:s3://b/wh"),
+        ("iceberg-catalog:prod", "iceberg-catalog:prod"),
+    ],
+)
+def test_a_source_is_remembered_by_where_it_lies(
+    text: str, lasting: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert parse_locator(text).lasting == lasting.format(here=tmp_path.resolve())
+
+
+@pytest.mark.slow
+def test_patterns_of_what_is_gone_or_still_to_come_hold_nothing_up(tmp_path: Path) -> None:
+    followed = Followed(tmp_path, False)
+    followed.do("CREATE TABLE a(i INTEGER)", "CREATE TABLE b(i INTEGER)")
+    waiting = followed.round("drop", tables=("s.*",))
+    assert waiting.exit_code == 0 and waiting.tables == () and waiting.idle == ("s.*",)
+    assert "s.* matches no table" in "".join(lines(waiting, "text", str))
+    assert lines(replace(waiting, began=9), "text", str, waiting) == []
+    mistyped = followed.round("drop", tables=("main.x",))
+    assert isinstance(mistyped.error, UsageError)
+    chosen = {"tables": ("main.a", "main.b", "s.*")}
+    assert states(followed.round("drop", **chosen)) == {"main.a": "applied", "main.b": "applied"}
+    followed.do("DROP TABLE b", "INSERT INTO a VALUES (1)")
+    assert states(followed.round("drop", **chosen)) == {"main.a": "applied", "main.b": "dropped"}
+    followed.do("CREATE SCHEMA s", "CREATE TABLE s.c(i INTEGER)", "ALTER TABLE a RENAME TO z")
+    again = followed.round("keep", **chosen)  # nothing tells of b any more
+    assert states(again) == {"main.a": "dropped", "s.c": "applied"} and again.idle == ("main.a", "main.b")
+    repeated = followed.round("keep", **chosen)
+    assert len(lines(again, "text", str)) == 4 and lines(repeated, "text", str, again) == []
+
+
+@pytest.mark.slow
+def test_what_somebody_else_wrote_is_named_and_never_dropped(followed: Followed) -> None:
+    followed.do("CREATE TABLE t AS SELECT 1 AS i")
+    followed.round()
+    other = appended(followed.tables()["main.t"].parent.parent) if not followed.settings else followed.append("main.t")
+    followed.do("ALTER TABLE t RENAME TO u", "CREATE TABLE t AS SELECT 2 AS i")
+    for step in ("SELECT 1", "DROP TABLE t"):
+        followed.do(step)
+        made = followed.round("drop")
+        assert made.exit_code == 5 and states(made) == {"main.t": "conflict", "main.u": made.tables[-1].state.value}
+        assert str(other) in made.tables[0].message and str(other) in followed.tables()["main.t"].read_text()
+
+
+@pytest.mark.slow
+def test_two_mirrors_of_one_pair_do_not_end_one_another(followed: Followed, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The other one is always first; what it did is taken up by the next round."""
+    followed.do("CREATE TABLE t AS SELECT 1 AS i")
+    rounds: list[Round] = []
+    stop, real = threading.Event(), IcebergTarget._ready
+
+    def second(self: IcebergTarget, write: Any, progress: Any) -> Any:
+        ready = real(self, write, progress)
+        if len(rounds) < 3:
+            with monkeypatch.context() as patched:
+                patched.setattr(IcebergTarget, "_ready", real)
+                assert states(followed.round()) == {"main.t": "applied"}
+        return ready
+
+    def told(made: Round) -> None:
+        rounds.append(made)
+        if len(rounds) == 4:
+            stop.set()
+        else:
+            followed.do("INSERT INTO t VALUES (2)")
+
+    monkeypatch.setattr(IcebergTarget, "_ready", second)
+    pair = replace(followed.pair(), interval=0.0)
+    assert loop.mirror((pair,), once=False, jobs=1, stop=stop, told=told, progress=Silent()) == 0
+    assert [type(each.error).__name__ for each in rounds] == ["Overtaken"] * 3 + ["NoneType"]
+    assert states(followed.round()) == {"main.t": "current"}
+
+
+@pytest.mark.slow
+def test_what_was_found_wrong_stays_wrong_in_the_next_round(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    followed = Followed(tmp_path, False)
+    followed.do("CREATE TABLE t AS SELECT 1 AS i", "CREATE TABLE u AS SELECT 1 AS i")
+    wrong = [{"rows": 7, "columns": ["i"]}, {"rows": 1, "columns": ["i"]}]
+    monkeypatch.setattr(
+        writer, "_ask", lambda asked: [wrong[0] if "/t/" in each["metadata"] else wrong[1] for each in asked]
+    )
+    for _ in range(2):
+        made = followed.round(verify="metadata")
+        assert made.exit_code == 4
+        assert {each.source.name: "7 rows" in each.message for each in made.tables} == {"t": True, "u": False}
+
+
+@pytest.mark.slow
+def test_what_another_mirror_added_meanwhile_is_not_taken_for_wrong(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    followed = Followed(tmp_path, False)
+    followed.do("CREATE TABLE t AS SELECT 1 AS i")
+    real = IcebergTarget.commit
+
+    def commit(self: IcebergTarget, *given: Any) -> Any:
+        made = real(self, *given)
+        with monkeypatch.context() as patched:
+            patched.setattr(IcebergTarget, "commit", real)
+            followed.do("INSERT INTO t VALUES (2)")
+            assert states(followed.round()) == {"main.t": "applied"}
+        return made
+
+    monkeypatch.setattr(IcebergTarget, "commit", commit)
+    assert states(followed.round(verify="metadata")) == {"main.t": "applied"}
+    assert states(followed.round(verify="metadata")) == {"main.t": "current"}
