@@ -859,3 +859,37 @@ def test_inlined_rows_and_defaults_of_an_older_type_answer_at_every_snapshot(lak
     )
     made = [Published(found.name, found.metadata, versions, False)]
     assert judge_iceberg(made, ["pyiceberg", "duckdb"], tmp_path / "judge") == []
+
+
+@pytest.mark.slow
+def test_files_of_an_encrypted_lake_are_rewritten_and_answer_at_every_snapshot(lake: Lake, tmp_path: Path) -> None:
+    """Rows, deletes and updates before and after a merge, and a second run that adds what is new."""
+    steps = (
+        "SET force_mbedtls_unsafe = 'true'",
+        "USE lake",
+        "CREATE TABLE t(id INTEGER, s VARCHAR, st STRUCT(a INTEGER, b VARCHAR))",
+        "INSERT INTO t SELECT i, 's' || i, {'a': i, 'b': 'x'} FROM range(50) r(i)",
+        "DELETE FROM t WHERE id % 7 = 0",
+        "INSERT INTO t SELECT i, 's' || i, NULL FROM range(50, 90) r(i)",
+        "UPDATE t SET s = 'new' WHERE id IN (20, 60)",
+        "ALTER TABLE t RENAME s TO word",
+        "CALL ducklake_merge_adjacent_files('lake')",
+        "CREATE TABLE plain(id INTEGER)",
+    )
+    options = f"ENCRYPTED true, DATA_PATH '{lake.files}/', DATA_INLINING_ROW_LIMIT 0"
+    assert not any(use(str(lake.file), steps, options))
+    before = tree_hash(lake.files)
+    refused = lake.publish(rewrite="never")
+    blocked = {each.source.name: [one.code.text for one in each.blockers] for each in refused.plan.blocked}
+    assert blocked == {"t": ["file-encrypted"]}
+    report = lake.publish()
+    assert report.exit_code == 0 and not report.faults, report.faults
+    assert "file-encrypted" in {one for table in report.plan.tables for each in table.rewrites for one in each.reasons}
+    more = ("DELETE FROM t WHERE id = 30", "INSERT INTO t VALUES (100, 'more', NULL)", "ALTER TABLE t DROP COLUMN st")
+    assert tree_hash(lake.files) == before
+    assert not any(use(str(lake.file), (*steps[:2], *more), options))
+    report = lake.publish()
+    assert report.exit_code == 0 and not report.faults, report.faults
+    made = [lake.expected("t"), lake.expected("plain")]
+    assert len(made[0].versions) > 8
+    assert judge_iceberg(made, ["pyiceberg", "duckdb"], tmp_path / "judge") == []
