@@ -183,8 +183,8 @@ VALUES = {
     "DECIMAL(9,2)": "1234567.89",
     "DECIMAL(12,2)": "1234567890.12",
     "DECIMAL(18,4)": "12345678901234.5678",
-    "VARCHAR": "'te\"xt'",
-    "BLOB": "'\\x00b'",
+    "VARCHAR": "'[1]'",
+    "BLOB": "'[2]'",
     "DATE": "'2024-02-29'",
     "TIMESTAMP": "'2024-02-29 10:34:56.789012'",
     "TIMESTAMP_S": "'2024-02-29 10:34:56'",
@@ -268,12 +268,13 @@ def test_every_change_of_a_type_answers_as_the_lake_or_leaves_what_was_before(
             type_ = "DOUBLE" if "HUGEINT" in new else new
             for commit, snapshot in held.items():
                 asked = f"SELECT CAST(CAST(CAST(x AS {new}) AS {type_}) AS VARCHAR) FROM t{place}"
-                wanted = there.execute(f"{asked} AT (VERSION => {commit})").fetchall()
                 at = f"iceberg_scan({literal(str(path))}, snapshot_from_id => {snapshot})"
                 try:
+                    wanted = there.execute(f"{asked} AT (VERSION => {commit})").fetchall()
                     found = published.execute(f"SELECT CAST(x AS VARCHAR) FROM {at}").fetchall()
                 except duckdb.Error as error:
-                    found = [(str(error)[:100],)]
+                    faults.append(f"{what} at {commit}: {str(error)[:200]}")
+                    continue
                 if sorted(found, key=str) != sorted(wanted, key=str):
                     faults.append(f"{what} at {commit}: {found}, expected {wanted} {sorted(codes)}")
-    assert faults == []
+    assert not faults, "\n".join(faults)
