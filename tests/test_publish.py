@@ -859,3 +859,76 @@ def test_inlined_rows_and_defaults_of_an_older_type_answer_at_every_snapshot(lak
     )
     made = [Published(found.name, found.metadata, versions, False)]
     assert judge_iceberg(made, ["pyiceberg", "duckdb"], tmp_path / "judge") == []
+
+
+@pytest.mark.slow
+def test_files_of_an_encrypted_lake_are_rewritten_and_answer_at_every_snapshot(lake: Lake, tmp_path: Path) -> None:
+    """Rows, deletes and updates before and after a merge, and a second run that adds what is new."""
+    steps = (
+        "SET force_mbedtls_unsafe = 'true'",
+        "USE lake",
+        "CREATE TABLE t(id INTEGER, s VARCHAR, st STRUCT(a INTEGER, b VARCHAR))",
+        "INSERT INTO t SELECT i, 's' || i, {'a': i, 'b': 'x'} FROM range(50) r(i)",
+        "DELETE FROM t WHERE id % 7 = 0",
+        "INSERT INTO t SELECT i, 's' || i, NULL FROM range(50, 90) r(i)",
+        "UPDATE t SET s = 'new' WHERE id IN (20, 60)",
+        "ALTER TABLE t RENAME s TO word",
+        "CALL ducklake_merge_adjacent_files('lake')",
+        "CREATE TABLE plain(id INTEGER)",
+    )
+    options = f"ENCRYPTED true, DATA_PATH '{lake.files}/', DATA_INLINING_ROW_LIMIT 0"
+    assert not any(use(str(lake.file), steps, options))
+    before = tree_hash(lake.files)
+    refused = lake.publish(rewrite="never")
+    blocked = {each.source.name: [one.code.text for one in each.blockers] for each in refused.plan.blocked}
+    assert blocked == {"t": ["file-encrypted"]}
+    report = lake.publish()
+    assert report.exit_code == 0 and not report.faults, report.faults
+    assert "file-encrypted" in {one for table in report.plan.tables for each in table.rewrites for one in each.reasons}
+    more = ("DELETE FROM t WHERE id = 30", "INSERT INTO t VALUES (100, 'more', NULL)", "ALTER TABLE t DROP COLUMN st")
+    assert tree_hash(lake.files) == before
+    assert not any(use(str(lake.file), (*steps[:2], *more), options))
+    report = lake.publish()
+    assert report.exit_code == 0 and not report.faults, report.faults
+    made = [lake.expected("t"), lake.expected("plain")]
+    assert len(made[0].versions) > 8
+    assert judge_iceberg(made, ["pyiceberg", "duckdb"], tmp_path / "judge") == []
+
+
+@pytest.mark.slow
+def test_a_partition_key_that_was_dropped_is_in_no_manifest(lake: Lake, tmp_path: Path) -> None:
+    """DuckDB 1.5.5 ends the process that reads one: published before or after, its files are in no partition of it."""
+    lake.do(
+        "CREATE TABLE t(id INTEGER, b VARCHAR, day DATE)",
+        "ALTER TABLE t SET PARTITIONED BY (b, day)",
+        "INSERT INTO t VALUES (1, 'a', '2024-01-01'), (2, 'b', '2024-01-02')",
+        "ALTER TABLE t RESET PARTITIONED BY",
+    )
+    assert lake.publish().exit_code == 0
+    before = current(lake.warehouse / "main/t")[1]
+    assert [each["name"] for spec in before["partition-specs"] for each in spec["fields"]] == ["b", "day"]
+    lake.do("ALTER TABLE t DROP COLUMN b", "DELETE FROM t WHERE id = 1")
+    report = lake.publish()
+    assert report.exit_code == 0 and not report.faults
+    assert "history-rebuilt" in {each.code.text for each in report.plan.tables[0].findings}
+    now = current(lake.warehouse / "main/t")[1]
+    assert numbers(now)[: len(before["snapshots"])] == numbers(before)
+    assert [each["name"] for spec in now["partition-specs"] for each in spec["fields"]] == ["day"]
+    lake.do("INSERT INTO t VALUES (3, '2024-01-03')")
+    assert "history-rebuilt" not in {each.code.text for each in lake.publish().plan.tables[0].findings}
+    assert judge_iceberg([lake.expected()], ["pyiceberg", "duckdb"], tmp_path / "judge") == []
+    shutil.rmtree(lake.warehouse)
+    assert lake.publish().exit_code == 0
+    assert judge_iceberg([lake.expected()], ["pyiceberg", "duckdb"], tmp_path / "judge") == []
+
+
+@pytest.mark.slow
+def test_a_column_that_became_json_is_blocked_where_its_older_files_say_another_text(lake: Lake) -> None:
+    lake.do(
+        *(f"CREATE TABLE {name}(x {type_})" for name, type_ in (("d", "DATE"), ("i", "INTEGER"), ("s", "VARCHAR"))),
+        *("INSERT INTO d VALUES ('2024-01-01')", "INSERT INTO i VALUES (1)", "INSERT INTO s VALUES ('[1]')"),
+        *(f"ALTER TABLE {name} ALTER x SET DATA TYPE JSON" for name in "dis"),
+    )
+    report = lake.publish()
+    blocked = {each.source.name: [one.code.text for one in each.blockers] for each in report.plan.blocked}
+    assert blocked == {"d": ["type-unsupported"]} and report.exit_code == 3 and not report.faults

@@ -45,9 +45,10 @@ from converters.iceberg.publish import verified
 from converters.iceberg.publish.asking import answers
 from converters.iceberg.publish.bookmark import bookmark_of, foreign, has_rewritten, kept_commits
 from converters.iceberg.publish.held import every_path, held_files, lost_snapshots
+from converters.iceberg.publish.layout import outgrown_specs
 from converters.iceberg.publish.properties import table_properties
 from converters.iceberg.publish.review import review_files, review_table, unread, version_for
-from converters.iceberg.publish.table import Published, prepare
+from converters.iceberg.publish.table import Published, held_specs, prepare
 from converters.iceberg.publish.type_changes import outgrown_types
 from converters.iceberg.publish.way_back import restored
 from converters.iceberg.scanner import IcebergRows
@@ -508,6 +509,9 @@ def _stale(metadata: Mapping[str, Any], replaces: bool, table: Table, files: Fil
     kept = kept_commits(metadata)
     if replaces and (outgrown := outgrown_types(table, metadata)):
         return Stale(frozenset(kept), f"{'; '.join(outgrown)}, which Iceberg has no promotion for", replaces, True)
+    if replaces and (keys := outgrown_specs(table, held_specs(metadata))):
+        said = f"a file lies in a partition by {', '.join(keys)}, which is dropped, and DuckDB 1.5.5 cannot read that"
+        return Stale(frozenset(kept), said, replaces, True)
     lost = lost_snapshots(metadata, frozenset(files.table.column("path").to_pylist()))
     said = "they list files that the source has merged or removed since"
     said += "" if replaces else "; the catalog lets no snapshot be replaced"

@@ -14,14 +14,15 @@ from bridge.model.schema import walk
 from bridge.model.table import Table
 from bridge.model.types import FieldId, Leaf, ListOf, MapOf, Struct
 
-__all__ = ["published_order", "published_specs"]
+__all__ = ["outgrown_specs", "published_order", "published_specs"]
 
 _FIRST = 1000
 
 
 def published_specs(table: Table, held: Mapping[int, PartitionSpec]) -> tuple[dict[int, PartitionSpec], dict[int, int]]:
-    """Every spec of the table and of the target, without the fields that Iceberg has no transform for, and the id that
-    each spec of the table has there: its own if it is an Iceberg table's, else counted on, as catalogs do."""
+    """Every spec of the table and of the target, and the id that each spec of the table has there: its own if it is an
+    Iceberg table's, else counted on, as catalogs do. Left out: fields that Iceberg has no transform for, and those of
+    a dropped column: DuckDB 1.5.5 ends the process that reads a manifest of them."""
     every = {**table.specs, table.spec.id: table.spec}
     known = {(field.source, field.transform): field.id for spec in held.values() for field in spec.fields}
     taken = set(known.values())
@@ -35,6 +36,7 @@ def published_specs(table: Table, held: Mapping[int, PartitionSpec]) -> tuple[di
         for place in walk(schema.fields)
         if place.repeated or isinstance(place.field.type, Struct | ListOf | MapOf) or place.field.type is Leaf.VARIANT
     }
+    gone = {each.source for spec in every.values() for each in spec.fields} - _column_ids(table)
     found, place = dict(held), dict[int, int]()
     for id_ in sorted(every):
         if table.format == "iceberg" and id_ in found:
@@ -43,7 +45,7 @@ def published_specs(table: Table, held: Mapping[int, PartitionSpec]) -> tuple[di
         fields: list[PartitionField] = []
         names: set[str] = set()
         for field in every[id_].fields:
-            if isinstance(field.transform, UnknownTransform) or field.source in nested:
+            if isinstance(field.transform, UnknownTransform) or field.source in nested | gone:
                 continue
             key = field.source, field.transform
             if key not in known:
@@ -61,6 +63,16 @@ def published_specs(table: Table, held: Mapping[int, PartitionSpec]) -> tuple[di
         place[id_] = number
         found.setdefault(number, PartitionSpec(number, tuple(fields)))
     return found, place
+
+
+def _column_ids(table: Table) -> set[FieldId]:
+    return {each.field.id for each in walk(table.schema.fields)}
+
+
+def outgrown_specs(table: Table, held: Mapping[int, PartitionSpec]) -> list[str]:
+    """Partition keys of published files whose column is not in the table any more."""
+    columns = _column_ids(table)
+    return sorted({each.name for spec in held.values() for each in spec.fields if each.source not in columns})
 
 
 def published_order(order: SortOrder) -> SortOrder:

@@ -63,6 +63,7 @@ def review_table(table: Table, name: TableName, options: Options) -> list[Findin
         if not level or "/" in level or level in (".", ".."):
             found.append(Finding(Code.NAME_UNSUPPORTED, subject, f"{level!r} cannot be a directory", "use --as"))
     found += _types(table, options)
+    found += _retyped(table)
     found += _layout(table)
     return found
 
@@ -137,6 +138,23 @@ def unread(metadata: Mapping[str, Any]) -> str:
     rows = [row for type_ in types if (row := choose(type_)) is not None]
     place = READERS.index("pyiceberg")
     return ", ".join(sorted({word(row.iceberg) for row in rows if row.verdicts[place] is Verdict.UNKNOWN}))
+
+
+_LIKE_JSON = {
+    *(Leaf.BOOLEAN, Leaf.INT8, Leaf.INT16, Leaf.INT32, Leaf.INT64, Leaf.UINT8, Leaf.UINT16, Leaf.UINT32, Leaf.UINT64),
+    *(Leaf.JSON, Leaf.STRING),
+}
+
+
+def _retyped(table: Table) -> Iterator[Finding]:
+    """Columns that were made JSON, whose older rows the lake shows as JSON values, quoted and with all digits."""
+    newest = {each.field.id: each for each in walk(table.schema.fields) if each.field.type is Leaf.JSON}
+    for each in _leaves(table):
+        if each.field.id in newest and each.field.type not in _LIKE_JSON:
+            path = ".".join(newest[each.field.id].path)
+            said = f"{path} was {word(each.field.type)} and is json now: older files do not hold what the lake answers"
+            hint = "write the rows anew in a new column, or leave the table out with --exclude"
+            yield Finding(Code.TYPE_UNSUPPORTED, str(table.name), said, hint)
 
 
 def _version_of(table: Table) -> int:

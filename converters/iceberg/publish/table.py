@@ -25,7 +25,7 @@ from converters.iceberg.publish.bookmark import has_rewritten, kept_commits
 from converters.iceberg.publish.delete_writer import Deleted, DeleteWriter
 from converters.iceberg.publish.held import Concerned, as_of, held_state, lost_snapshots
 from converters.iceberg.publish.history import Entries, Made, State, publish
-from converters.iceberg.publish.layout import published_specs
+from converters.iceberg.publish.layout import outgrown_specs, published_specs
 from converters.iceberg.publish.lifetimes import Spans, spans_of
 from converters.iceberg.publish.manifest_files import ManifestFiles, Record
 from converters.iceberg.publish.measures import Measures
@@ -34,7 +34,7 @@ from converters.iceberg.publish.partitions import Proofs
 from converters.iceberg.publish.type_changes import agreeing
 from converters.iceberg.publish.way_back import RESTORED
 
-__all__ = ["Published", "prepare"]
+__all__ = ["Published", "held_specs", "prepare"]
 
 _BATCH = 2_000
 
@@ -179,7 +179,10 @@ def prepare(
     base = write.base
     start = write.first if base is None else base + 1
     schemas, version_of_commit = _versions(table)
-    specs, place = published_specs(table, _held_specs(held))
+    before = held_specs(held)
+    if base is None:
+        before = {id_: each for id_, each in before.items() if not outgrown_specs(table, {id_: each})}
+    specs, place = published_specs(table, before)
     whole = _unpartitioned(specs)
     specs.setdefault(whole, PartitionSpec(whole))
     types = _types(schemas)
@@ -264,7 +267,8 @@ def _sequences(held: Mapping[str, Any] | None, ids: Sequence[int]) -> dict[int, 
     return found
 
 
-def _held_specs(held: Mapping[str, Any] | None) -> dict[int, PartitionSpec]:
+def held_specs(held: Mapping[str, Any] | None) -> dict[int, PartitionSpec]:
+    """The partition specs of a metadata document by their ids."""
     from converters.iceberg.partition import spec_of
 
     return {each.id: each for each in map(spec_of, (held or {}).get("partition-specs") or ())}
