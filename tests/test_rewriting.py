@@ -18,8 +18,22 @@ import pytest
 
 import bridge
 from tests import test_name_mapping as name_mapping
-from tests.judge import Subject, judge
-from tests.support import ROOT, SHARED, case, lake_rows, migrate_case, opened, run, subject, tree_hash, use, versions
+from tests.judge import Subject, Version, judge
+from tests.support import (
+    ROOT,
+    SHARED,
+    case,
+    commits_of,
+    lake_rows,
+    migrate_case,
+    opened,
+    run,
+    subject,
+    tree_hash,
+    use,
+    versions,
+)
+from tests.test_ownership import copied
 from tests.test_runs import metadata_files, options
 
 pytest.importorskip("pyspark")
@@ -52,6 +66,25 @@ def test_every_snapshot_answers_and_the_lake_goes_on(kind: str, spark: object, t
     assert judge(str(lake), [subject(found, lake)], scratch=tmp_path / "judge", compact=True, filters=6) == []
     assert tree_hash(found.home) == before
     assert not [path for path in (tmp_path / "lake.ducklake.files").rglob("*") if "staging" in path.name]
+
+
+def test_a_rollback_is_followed_where_equality_deletes_apply(spark: object, tmp_path: Path) -> None:
+    found, lake = copied("v2_eqdel", tmp_path / "source"), tmp_path / "lake.ducklake"
+    followed = replace(options(found, follow=True), spark_session=spark)
+    assert bridge.migrate(f"iceberg:{found.metadata}", f"ducklake:{lake}", followed).exit_code == 0
+    snapshots, stored = found.facts["snapshots"], json.loads(found.metadata.read_text())
+    back = snapshots[2]
+    stored["current-snapshot-id"] = stored["refs"]["main"]["snapshot-id"] = back["snapshot_id"]
+    stored["last-updated-ms"] += 1000
+    stored["snapshot-log"].append({"snapshot-id": back["snapshot_id"], "timestamp-ms": stored["last-updated-ms"]})
+    changed = found.metadata.with_name("v9.metadata.json")
+    changed.write_text(json.dumps(stored))
+    report = bridge.migrate(f"iceberg:{changed}", f"ducklake:{lake}", followed)
+    assert report.exit_code == 0 and report.plan.tables[0].snapshots == 1
+    held = commits_of(lake)
+    order = [*(each for each in snapshots if each is not back), back]
+    made = [Version(held[str(each["snapshot_id"])], None, found.rows(each["rows"])) for each in order]
+    assert judge(str(lake), [Subject(("main", "t"), tuple(made))], scratch=tmp_path / "judge", filters=4) == []
 
 
 @pytest.mark.parametrize("kind", ["fmt_mixed", "v2_eqdel_pos"])

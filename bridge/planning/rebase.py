@@ -13,7 +13,6 @@ from dataclasses import replace
 import numpy as np
 import pyarrow as pa
 
-from bridge.errors import Conflict
 from bridge.model.files import DATA_FILES, DELETED_ROWS, FileProblem, Files, Rearranged, Standing
 from bridge.model.rewrite import Equality, output_name
 from bridge.model.table import Commit, Table
@@ -33,7 +32,7 @@ def rebase(
 
     `files` are those of all commits of the table; `known` the commits that the target has snapshots of: those after
     the last of them are to come, or the newest once more when it is one of them. `rewritten` tells which files of the
-    target stand for which of the source. Conflict where equality deletes are left, whose rows are not known yet.
+    target stand for which of the source. Where equality deletes apply all is compared again once they are resolved.
     """
     commits = table.commits
     start = 1 + max((place for place, each in enumerate(commits) if each.id in known), default=-1)
@@ -42,26 +41,28 @@ def rebase(
         start = len(commits) - 1
         again = max(commits[start].time, table.updated)
         coming = [replace(commits[start], time=again, own_time=again)]
-    if files.equality(start) is not None:
-        raise Conflict(
-            f"{table.name}: it went another way than what was migrated, and equality deletes apply to it",
-            hint="compact the table at the source, or release it and migrate it again",
-        )
     before = Commit(held, coming[0].time - 1, coming[0].time - 1, coming[0].schema)
     moved = replace(table, commits=(before, *coming))
-    return moved, _Rebased(files, start, *_compared(files, start, standing, rewritten))
+    return moved, _Rebased(files, start, standing, rewritten)
 
 
 class _Rebased(Rearranged):
     """Files whose commits are counted from one before `start`."""
 
-    def __init__(self, before: Files, start: int, table: pa.Table, deletes: pa.Table, was: np.ndarray) -> None:
-        super().__init__(before, table, deletes, was)
+    def __init__(
+        self, before: Files, start: int, standing: Standing, rewritten: Mapping[str, Sequence[tuple[str, int]]]
+    ) -> None:
+        super().__init__(before, *_compared(before, start, standing, rewritten))
         self.problems = tuple(_shifted(each, start) for each in self.problems if each.last is None or each.last > start)
+        self._start, self._standing, self._rewritten = start, standing, rewritten
 
     def equality(self, first: int) -> Equality | None:
-        """There are none."""
-        return None
+        """Those of the same commits before."""
+        return self._before.equality(self._start + max(first - 1, 0))
+
+    def resolved(self, found: pa.Table) -> Files:
+        """Compared again, with the rows that they delete."""
+        return _Rebased(self._before.resolved(found), self._start, self._standing, self._rewritten)
 
 
 def _shifted(problem: FileProblem, start: int) -> FileProblem:
