@@ -90,6 +90,11 @@ class Ends:
     source: Source
     target: Target
 
+    @property
+    def remembered(self) -> str:
+        """How a bookmark names the source."""
+        return " ".join(each for each in (self.from_.lasting, self.source.configured) if each)
+
 
 def open_ends(source: str, target: str, options: Options) -> Ends:
     """Open both; UsageError, Unreachable or Blocked say what keeps from it."""
@@ -123,7 +128,7 @@ def _plan(ends: Ends, options: Options, progress: ProgressSink) -> tuple[Plan, M
         try:
             made = decided(read, lake, name, names[name], held, options, progress, clashes.get(name), newest, several)
             if made.identity is not None:
-                made = replace(made, identity={**made.identity, "from": from_.lasting, "name": str(name)})
+                made = replace(made, identity={**made.identity, "from": ends.remembered, "name": str(name)})
         except (Unreachable, UsageError) as error:  # what is wrong with one of several never stops the others
             if len(chosen) == 1:
                 raise

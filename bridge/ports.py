@@ -118,6 +118,11 @@ class Source(Protocol):
         """Whether the files of several opened tables may be read at once."""
         ...
 
+    @property
+    def configured(self) -> str:
+        """What its locator leaves to a configuration, without credentials; "" when that tells all."""
+        ...
+
     def tables(self) -> Sequence[TableName]:
         """The names of its tables, sorted."""
         ...

@@ -111,7 +111,7 @@ def _taken(target: Mirrors, ends: Ends, options: Options, there: list[TableName]
     """The tables that this pair wrote, by what they were called at the source; another pair may have written the same
     ones under other names."""
     found = {}
-    for each in target.taken(ends.from_.lasting):
+    for each in target.taken(ends.remembered):
         text = each.bookmark.source.get("name") if each.bookmark is not None else None
         if not text:
             continue

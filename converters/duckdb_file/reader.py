@@ -51,6 +51,7 @@ class DuckDBSource:
     """A database file. It is opened for each question and closed after it, so that nobody is kept out meanwhile."""
 
     concurrent = False
+    configured = ""
 
     def __init__(self, file: File, options: Options) -> None:
         self.file = file

@@ -85,6 +85,7 @@ class LakeSource:
     """The tables of a lake; everything is as of the snapshot that was the newest when it was opened."""
 
     concurrent = False
+    configured = ""
 
     def __init__(self, place: Place, options: Options) -> None:
         if options.source_options:

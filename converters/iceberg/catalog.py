@@ -38,6 +38,12 @@ class CatalogSource:
         beside = ", ".join(f"{each.finding.subject} ({each.finding.code.text})" for each in self._notices[:5])
         raise UsageError(f"{settings.shown} holds no Iceberg table", hint=f"it has {beside or 'nothing at all'}")
 
+    @property
+    def configured(self) -> str:
+        """Where the catalog is, since another configuration may give the name to another one."""
+        warehouse = str(self._settings.get("warehouse", ""))
+        return f"({self._settings.shown}{', warehouse ' if warehouse else ''}{self._settings.public(warehouse)})"
+
     def tables(self) -> Sequence[TableName]:
         """Every table of every namespace."""
         return self._names

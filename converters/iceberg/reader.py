@@ -51,6 +51,7 @@ class IcebergSource:
     """One table by its directory or metadata file, or a warehouse directory full of them."""
 
     concurrent = True
+    configured = ""
 
     def __init__(self, path: str, options: Options) -> None:
         if options.source_options:

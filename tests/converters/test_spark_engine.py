@@ -162,7 +162,7 @@ def test_a_stopped_run_goes_on_where_it_was(how: signal.Signals, tmp_path: Path)
     time.sleep(2)  # what it started ends after it
     done = [path.stem for path in (tmp_path / "staging" / "plan").glob("*.arrow")]
     assert 2 <= len(done) < 6
-    (tmp_path / "out" / ".left.parquet.0.bridge-tmp").write_bytes(b"x")
+    (tmp_path / "out" / f".t5-0.parquet.{'0' * 32}.bridge-tmp").write_bytes(b"x")
     said, out, err = drive(given)
     assert said["TOLD"][0][2] == len(done), out + err
     assert held(tmp_path) == (2_400_000, 2_400_000)
