@@ -140,7 +140,7 @@ class Source(Protocol):
         ...
 
     def holds(self, name: TableName) -> bool:
-        """Whether a table that was opened is still there."""
+        """Whether a table is there now; a BridgeError where that cannot be told."""
         ...
 
 

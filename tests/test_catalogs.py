@@ -19,9 +19,10 @@ from typing import Any
 import pytest
 
 import bridge
+from bridge.mirroring.pair import Pair
 from bridge.model.table import TableName
 from bridge.planning.selection import concerned, literal, matches
-from bridge.ports import Notice
+from bridge.ports import Notice, Silent
 from tests.judge import Subject, judge
 from tests.support import ROOT, Case, Ran, case, lake_rows, run_here, subject, versions
 from tests.test_kinds import sampled
@@ -458,6 +459,27 @@ def test_other_kinds_of_catalogs_are_opened_by_pyiceberg(tmp_path: Path) -> None
     assert ("empty-namespace", "c") in beside(done)
     glue = run_here("plan", "iceberg-catalog:c", f"ducklake:{tmp_path / 'l'}", "--json", "--source-option", "type=glue")
     assert glue.code == 2 and "pyiceberg[glue]" in glue.json["error"], glue.out
+
+
+def test_a_namespace_that_cannot_be_listed_drops_no_table_of_a_mirror(rest: Rest, tmp_path: Path) -> None:
+    from bridge.mirroring.rounds import catch_up
+
+    every = [entry("evo_struct", "a"), entry("part_identity", "b")]
+    rest.set(namespaces=namespaces("a", "b"), tables=every)
+    pairs = [tuple(each.split("=", 1)) for each in maps("evo_struct", "part_identity")[1::2]]
+    options = bridge.Options(source_options=(("uri", rest.uri),), path_map=bridge.PathMap(tuple(pairs)), verify="none")
+    pair = Pair("iceberg-catalog:cat", f"ducklake:{tmp_path / 'lake.ducklake'}", options, on_drop="drop")
+
+    def states() -> dict[str, str]:
+        made = catch_up(pair, Silent())
+        assert made.error is None, made.error
+        return {str(each.source): each.state.value for each in made.tables}
+
+    assert states() == {"a.evo_struct": "applied", "b.part_identity": "applied"}
+    rest.set(faults=[["/namespaces/b/tables", 403, 0]])
+    assert states() == {"a.evo_struct": "current"}
+    rest.set(faults=[], tables=every[:1])
+    assert states() == {"a.evo_struct": "current", "b.part_identity": "dropped"}
 
 
 @pytest.mark.slow

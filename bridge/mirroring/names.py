@@ -38,7 +38,7 @@ def follow_names(pair: Pair, ends: Ends, options: Options, progress: ProgressSin
         return Followed((), options)
     names = _selected(ends, there, options)
     known = {name: _uuid(ends, name) for name in names if name in taken}
-    lost = {old: each for old, each in taken.items() if _is_lost(old, each, there, known)}
+    lost = {old: each for old, each in taken.items() if _is_lost(old, each, ends, there, known)}
     if lost:
         known |= {name: _uuid(ends, name) for name in names if name not in known}
     now = {uuid: name for name, uuid in known.items() if uuid}
@@ -101,10 +101,18 @@ def _move(
     return told, []
 
 
-def _is_lost(name: TableName, each: TargetTable, there: list[TableName], known: Mapping[TableName, str]) -> bool:
-    """Whether nothing, or another table, has its name at the source."""
-    uuid = known.get(name, "")
-    return name not in there or bool(uuid and uuid != _of(each))
+def _is_lost(
+    name: TableName, each: TargetTable, ends: Ends, there: list[TableName], known: Mapping[TableName, str]
+) -> bool:
+    """Whether nothing, or another table, has its name at the source, by the source's own word: a namespace that could
+    not be listed drops nothing."""
+    if name in there:
+        uuid = known.get(name, "")
+        return bool(uuid and uuid != _of(each))
+    try:
+        return not ends.source.holds(name)
+    except BridgeError:
+        return False
 
 
 def _taken(target: Mirrors, ends: Ends, options: Options, there: list[TableName]) -> dict[TableName, TargetTable]:

@@ -159,6 +159,8 @@ class LakeSource:
 
     def holds(self, name: TableName) -> bool:
         """Whether the table that was opened is still live."""
+        if name not in self._tables:
+            return False
         id_ = self._tables[name].id
         with session(self.place) as opened:
             return is_live(opened, id_)

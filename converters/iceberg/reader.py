@@ -68,7 +68,7 @@ class IcebergSource:
         else:
             for levels in locate.tables_below(path):
                 self._paths[TableName(levels[:-1], levels[-1])] = "/".join((path, *levels))
-            if not self._paths and not options.follow:
+            if not self._paths:  # an empty directory may be one that is not mounted: nothing was dropped
                 raise Unreachable(
                     f"{path} holds no Iceberg table",
                     hint="give a table's directory (it has a folder metadata), its .metadata.json file or a warehouse",
@@ -88,7 +88,9 @@ class IcebergSource:
 
     def holds(self, name: TableName) -> bool:
         """Whether the metadata file, or some in the table's directory, is still there."""
-        path = self._paths[name]
+        path = self._paths.get(name)
+        if path is None:
+            return False
         return storage.is_file(path) if locate.is_metadata_file(path) else locate.is_table(path)
 
     def open(self, name: TableName) -> IcebergSourceTable:
