@@ -699,7 +699,9 @@ def postgres() -> Iterator[Server]:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("backend", ["sqlite", pytest.param("postgres", marks=pytest.mark.postgres)])
-@pytest.mark.parametrize("number", [*(pytest.param(each, marks=pytest.mark.spark) for each in ("01", "04")), "20"])
+@pytest.mark.parametrize(
+    "number", [*(pytest.param(each, marks=[pytest.mark.spark, pytest.mark.exhaustive]) for each in ("01", "04")), "20"]
+)
 def test_other_catalogs_answer_alike(
     number: str, backend: str, make: Make, request: pytest.FixtureRequest, tmp_path: Path
 ) -> None:
