@@ -923,12 +923,19 @@ def test_a_partition_key_that_was_dropped_is_in_no_manifest(lake: Lake, tmp_path
 
 
 @pytest.mark.slow
-def test_a_column_that_became_json_is_blocked_where_its_older_files_say_another_text(lake: Lake) -> None:
+def test_a_column_that_became_json_or_variant_is_blocked_where_its_older_files_say_something_else(lake: Lake) -> None:
+    kinds = (("d", "DATE"), ("i", "INTEGER"), ("s", "VARCHAR"), ("v", "TIMETZ"), ("w", "INTEGER"))
     lake.do(
-        *(f"CREATE TABLE {name}(x {type_})" for name, type_ in (("d", "DATE"), ("i", "INTEGER"), ("s", "VARCHAR"))),
+        *(f"CREATE TABLE {name}(x {type_})" for name, type_ in kinds),
+        *("INSERT INTO v VALUES ('10:00:00+02')", "INSERT INTO w VALUES (1)"),
+        *(f"ALTER TABLE {name} ALTER x SET DATA TYPE VARIANT" for name in "vw"),
         *("INSERT INTO d VALUES ('2024-01-01')", "INSERT INTO i VALUES (1)", "INSERT INTO s VALUES ('[1]')"),
         *(f"ALTER TABLE {name} ALTER x SET DATA TYPE JSON" for name in "dis"),
     )
     report = lake.publish()
     blocked = {each.source.name: [one.code.text for one in each.blockers] for each in report.plan.blocked}
-    assert blocked == {"d": ["type-unsupported"]} and report.exit_code == 3 and not report.faults
+    assert (
+        blocked == {"d": ["type-unsupported"], "v": ["type-unsupported"]}
+        and report.exit_code == 3
+        and not report.faults
+    )

@@ -18,7 +18,7 @@ from bridge.model.mapping import MappedColumn
 from bridge.model.options import Options
 from bridge.model.schema import Placed, walk
 from bridge.model.table import Table, TableName
-from bridge.model.types import ColumnType, FieldId, Leaf
+from bridge.model.types import ColumnType, FieldId, Leaf, Time, Timestamp, Unit
 from converters import storage
 from converters.iceberg.publish.type_changes import type_problems
 from converters.iceberg.type_matrix import READERS, Verdict, Way, choose, own_version
@@ -146,15 +146,28 @@ _LIKE_JSON = {
 }
 
 
+_NO_VARIANT = {
+    *(Leaf.TIMETZ, Leaf.INTERVAL, Leaf.UINT64, Time(Unit.NANO)),
+    *(Timestamp(unit, utc=False) for unit in (Unit.SECOND, Unit.MILLI)),
+}
+"""DuckDB 1.5.5 writes these as no VARIANT to Parquet; of UBIGINT the values beyond BIGINT."""
+
+
 def _retyped(table: Table) -> Iterator[Finding]:
-    """Columns that were made JSON, whose older rows the lake shows as JSON values, quoted and with all digits."""
-    newest = {each.field.id: each for each in walk(table.schema.fields) if each.field.type is Leaf.JSON}
+    """Columns that were made JSON, whose older rows the lake shows as JSON values, quoted and with all digits; or
+    VARIANT, which older values cannot be written as."""
+    newest = {each.field.id: each for each in walk(table.schema.fields) if each.field.type in (Leaf.JSON, Leaf.VARIANT)}
     for each in _leaves(table):
-        if each.field.id in newest and each.field.type not in _LIKE_JSON:
-            path = ".".join(newest[each.field.id].path)
-            said = f"{path} was {word(each.field.type)} and is json now: older files do not hold what the lake answers"
-            hint = "write the rows anew in a new column, or leave the table out with --exclude"
-            yield Finding(Code.TYPE_UNSUPPORTED, str(table.name), said, hint)
+        now = newest.get(each.field.id)
+        if now is None or each.field.type is now.field.type:
+            continue
+        json = now.field.type is Leaf.JSON
+        if each.field.type in _LIKE_JSON if json else each.field.type not in _NO_VARIANT:
+            continue
+        why = "older files do not hold what the lake answers" if json else "older values cannot be written as that"
+        said = f"{'.'.join(now.path)} was {word(each.field.type)} and is {word(now.field.type)} now: {why}"
+        hint = "write the rows anew in a new column, or leave the table out with --exclude"
+        yield Finding(Code.TYPE_UNSUPPORTED, str(table.name), said, hint)
 
 
 def _version_of(table: Table) -> int:
