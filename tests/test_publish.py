@@ -209,7 +209,12 @@ def test_what_is_new_is_added(lake: Lake, tmp_path: Path, monkeypatch: pytest.Mo
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    "engine", ["pyiceberg", "duckdb", pytest.param("spark", marks=[pytest.mark.spark, pytest.mark.exhaustive])]
+    "engine",
+    [
+        "duckdb",
+        pytest.param("pyiceberg", marks=pytest.mark.exhaustive),
+        pytest.param("spark", marks=[pytest.mark.spark, pytest.mark.exhaustive]),
+    ],
 )
 def test_changes_published_one_by_one_answer_at_every_snapshot(engine: str, lake: Lake, tmp_path: Path) -> None:
     for place, change in enumerate(CHANGES):
@@ -451,7 +456,12 @@ def as_now(found: Published) -> Published:
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    "engine", ["pyiceberg", "duckdb", pytest.param("spark", marks=[pytest.mark.spark, pytest.mark.exhaustive])]
+    "engine",
+    [
+        "duckdb",
+        pytest.param("pyiceberg", marks=pytest.mark.exhaustive),
+        pytest.param("spark", marks=[pytest.mark.spark, pytest.mark.exhaustive]),
+    ],
 )
 def test_columns_of_another_type_answer_at_every_snapshot(engine: str, lake: Lake, tmp_path: Path) -> None:
     for place, (name, old, values, new, value) in enumerate(RETYPED):

@@ -57,7 +57,7 @@ def lake(tmp_path: Path) -> Lake:
     return made
 
 
-@pytest.mark.parametrize("version", [2, 3])
+@pytest.mark.parametrize("version", [pytest.param(2, marks=pytest.mark.exhaustive), 3])
 def test_shared_tables_are_worked_on_and_not_cleaned_up(version: int, lake: Lake) -> None:
     lake.publish(verify="none", format_version=version)
     before = tree_hash(lake.files)
