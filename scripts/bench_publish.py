@@ -15,7 +15,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime, timedelta
 
 import numpy as np
@@ -42,6 +42,7 @@ class Made:
     mappings = ()
     since = None
     rest = 0
+    predating: Mapping[FieldId, tuple[int, ...]] = {}
     problems = ()
     findings = ()
 
