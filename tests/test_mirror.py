@@ -28,6 +28,7 @@ from converters.ducklake.catalog.session import parse_place, session
 from tests.lake_versions import wrong_versions
 from tests.mirror_steps import Life
 from tests.support import ROOT, lake_rows, tree_hash, use
+from tests.test_runs import KILLED
 
 FILES = pytest.mark.parametrize("backend", ["", "sqlite:"], ids=["duckdb", "sqlite"])
 
@@ -519,26 +520,10 @@ def test_two_mirrors_of_one_pair_and_sigterm(backend: str, tmp_path: Path) -> No
     assert mirrored.wrong() == []
 
 
-DYING = """
-import os, signal, sys
-from converters.ducklake.catalog.session import Session
-append, left = Session.append, [int(sys.argv[1])]
-def dying(self, name, rows):
-    if left[0] == 0:
-        os.kill(os.getpid(), signal.SIGKILL)
-    left[0] -= 1
-    append(self, name, rows)
-Session.append = dying
-sys.argv = ["ducklake-bridge", *sys.argv[2:]]
-from bridge.cli.main import main
-main()
-"""
-
-
 def killed(mirrored: Mirrored, point: int) -> bool:
     """A round that is killed at an insert into the catalog; False when it was done before."""
     ran = subprocess.run(
-        [sys.executable, "-c", DYING, str(point), *command(mirrored, "--once")],
+        [sys.executable, "-c", KILLED, str(point), *command(mirrored, "--once")],
         capture_output=True,
         check=False,
         cwd=ROOT,

@@ -114,8 +114,6 @@ def _earlier(each: TablePlan, files: Files, base: int, target: Target) -> dict[i
         return {}
     facts = files.table.select(["path", "record_count"]).take(pa.array(rows))
     paths, counts = facts.column("path").to_pylist(), facts.column("record_count").to_pylist()
-    if not len(rows):
-        return {}
     names = None if files.since is None else frozenset(map(output_name, paths))
     known, deletes = target.rewritten(each.target, each.onto, names), _Deletes(files)
     found: dict[int, _Pieces] = {}

@@ -40,7 +40,7 @@ def mirror(
 
     pair = Pair(source, target, options or Options(), interval, on_drop)
     stop = stop or threading.Event()
-    loop.mirror((pair,), once=once, jobs=1, stop=stop, told=heard, progress=progress or Silent())
+    loop.mirror((pair,), once=once, jobs=pair.options.jobs, stop=stop, told=heard, progress=progress or Silent())
     if rounds and rounds[0].error is not None and not stop.is_set():
         raise rounds[0].error
     return rounds[0] if rounds else None

@@ -541,8 +541,7 @@ def _at(noted: reads.Noted) -> str:
 
 
 def _is(each: reads.LakeTable, name: TableName) -> bool:
-    schema = ".".join(name.namespace) or "main"
-    return each.id >= 0 and (each.schema.casefold(), each.name.casefold()) == (schema.casefold(), name.name.casefold())
+    return each.id >= 0 and each.is_called(name)
 
 
 def _load_lines(backend: str) -> str:

@@ -36,8 +36,6 @@ from converters.ducklake.stats import Renderer
 
 __all__ = ["NewLake", "write_tables"]
 
-AUTHOR = "ducklake-bridge"
-
 
 @dataclass(frozen=True, slots=True)
 class NewLake:
@@ -125,7 +123,7 @@ def _root(rows: Rows, head: Head, new: NewLake) -> None:
     ):
         rows.add("metadata", key, value, None, None)
     rows.add("snapshot", 0, time_text(head.time), 0, 1, 0)
-    rows.add("snapshot_changes", 0, 'created_schema:"main"', AUTHOR, "create the lake", None)
+    rows.add("snapshot_changes", 0, 'created_schema:"main"', reads.AUTHOR, "create the lake", None)
     name = uuid.uuid5(uuid.NAMESPACE_URL, new.data_path)
     rows.add("schema", 0, str(name), 0, None, "main", "main/", True)
 
@@ -251,7 +249,7 @@ def _snapshot_rows(rows: Rows, snapshot: Snapshot, next_catalog_id: int, next_fi
         "snapshot_changes",
         snapshot.id,
         ",".join(snapshot.changes) or None,
-        AUTHOR,
+        reads.AUTHOR,
         "; ".join(snapshot.messages),
         json.dumps({"tables": snapshot.sources}, sort_keys=True),
     )

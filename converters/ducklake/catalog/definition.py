@@ -17,7 +17,7 @@ from converters.ducklake.columns import ColumnRow, column_rows, spans
 from converters.ducklake.partition import PartitionKey, SortKey, partition_keys, sort_keys
 from converters.ducklake.settings import lake_settings, table_tags
 
-__all__ = ["define"]
+__all__ = ["define", "end_live"]
 
 
 def define(session: Session, rows: Rows, job: Job, ids: Ids, chosen: Mapping[str, str]) -> None:
@@ -157,7 +157,7 @@ def _layout(
         rank = place[event]
         snapshot = by_rank[rank]
         if now_partition:
-            _end_layout(session, "partition_info", job.table_id, snapshot.id)
+            end_live(session, "partition_info", job.table_id, snapshot.id)
         if partition:
             id_ = job.partition_id = ids.next()
             rows.add("partition_info", id_, job.table_id, snapshot.id, None)
@@ -167,7 +167,7 @@ def _layout(
     if order != now_order:
         rank = len(by_rank) - 1
         if now_order:
-            _end_layout(session, "sort_info", job.table_id, by_rank[rank].id)
+            end_live(session, "sort_info", job.table_id, by_rank[rank].id)
         if order:
             id_ = ids.next()
             rows.add("sort_info", id_, job.table_id, by_rank[rank].id, None)
@@ -219,7 +219,8 @@ def _current_layout(
     return id_, tuple(PartitionKey(*row[1:]) for row in keys), tuple(SortKey(*row) for row in orders)
 
 
-def _end_layout(session: Session, name: str, table_id: int, snapshot: int) -> None:
+def end_live(session: Session, name: str, table_id: int, snapshot: int) -> None:
+    """End what is live of a table in a catalog table."""
     each = table(name)
     session.run(
         sa.update(each).where(each.c.table_id == table_id, each.c.end_snapshot.is_(None)).values(end_snapshot=snapshot)

@@ -138,7 +138,7 @@ def _note(session: Session, lake_table: reads.LakeTable) -> None:
         {
             "snapshot_id": newest.snapshot + 1,
             "changes_made": f"dropped_table:{lake_table.id}",
-            "author": "ducklake-bridge",
+            "author": reads.AUTHOR,
             "commit_message": f"release of {lake_table.schema}.{lake_table.name}",
         },
     )

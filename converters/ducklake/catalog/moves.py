@@ -12,6 +12,7 @@ from bridge.errors import Conflict, Overtaken
 from bridge.model.table import TableName
 from bridge.ports import Move
 from converters.ducklake.catalog import reads
+from converters.ducklake.catalog.definition import end_live
 from converters.ducklake.catalog.inlined_place import inlined_place
 from converters.ducklake.catalog.job import Ids, Rows, Snapshot
 from converters.ducklake.catalog.objects import add_schema, schema_of
@@ -22,7 +23,6 @@ from converters.ducklake.identifiers import identifier
 
 __all__ = ["drop_table", "move_tables"]
 
-AUTHOR = "ducklake-bridge"
 _ENDED = ("table", "column", "column_tag", "data_file", "delete_file", "partition_info", "sort_info")
 
 
@@ -33,7 +33,7 @@ def move_tables(session: Session, moves: Sequence[Move], folders: Sequence[str])
     ours = {each.id for each in held}
     others = [each for each in reads.live_tables(session) if each.id not in ours]
     for each in moves:
-        if any(_same(other, each.to) for other in others):
+        if any(other.is_called(each.to) for other in others):
             raise Conflict(f"{each.to} exists in {session.place.path}, and {each.name} was renamed to it at the source")
     head, rows = reads.head(session), Rows()
     ids, snapshot = Ids(head.next_catalog_id, head.next_file_id), _next(head)
@@ -41,7 +41,7 @@ def move_tables(session: Session, moves: Sequence[Move], folders: Sequence[str])
     schemas, said = reads.schemas(session), []
     for each, old, folder in zip(moves, held, folders, strict=True):
         _remember(session, old.id, each.source)
-        if _same(old, each.to):
+        if old.is_called(each.to):
             continue
         said.append(f"rename of {each.name} to {each.to}")
         schema = add_schema(session, rows, schema_of(each.to), ids, schemas, snapshot)
@@ -49,7 +49,7 @@ def move_tables(session: Session, moves: Sequence[Move], folders: Sequence[str])
         if schema.casefold() != old.schema.casefold():
             # its directory would be looked for below the other schema's
             path, relative = folder, False
-        _end(session, "table", old.id, snapshot.id)
+        end_live(session, "table", old.id, snapshot.id)
         rows.add("table", old.id, uuid, snapshot.id, None, schemas[schema], each.to.name, path, relative)
         snapshot.changes.append(f"created_table:{identifier(schema)}.{identifier(each.to.name)}")
         rows.add("schema_versions", snapshot.id, snapshot.schema_version, old.id)
@@ -81,7 +81,7 @@ def drop_table(session: Session, name: TableName) -> None:
     head, rows = reads.head(session), Rows()
     snapshot = _next(head)
     for each in _ENDED:
-        _end(session, each, held.id, snapshot.id)
+        end_live(session, each, held.id, snapshot.id)
     tag = table("tag")
     session.run(
         sa.update(tag).where(tag.c.object_id == held.id, tag.c.end_snapshot.is_(None)).values(end_snapshot=snapshot.id)
@@ -103,7 +103,7 @@ def drop_table(session: Session, name: TableName) -> None:
 
 
 def _ours(session: Session, name: TableName) -> reads.LakeTable:
-    found = [each for each in reads.live_tables(session) if _same(each, name)]
+    found = [each for each in reads.live_tables(session) if each.is_called(name)]
     mark = reads.bookmark(session, found[0].id) if found and found[0].id >= 0 else None
     if mark is None:
         raise Overtaken(f"{name} is gone from {session.place.path} since it was looked at", hint="run it again")
@@ -115,23 +115,12 @@ def _ours(session: Session, name: TableName) -> reads.LakeTable:
     return found[0]
 
 
-def _same(each: reads.LakeTable, name: TableName) -> bool:
-    return (each.schema.casefold(), each.name.casefold()) == (schema_of(name).casefold(), name.name.casefold())
-
-
 def _next(head: reads.Head) -> Snapshot:
     now = time_ns() // 1000
     return Snapshot(head.snapshot + 1, max(head.time + 1, now), now)
 
 
-def _end(session: Session, name: str, table_id: int, snapshot: int) -> None:
-    each = table(name)
-    session.run(
-        sa.update(each).where(each.c.table_id == table_id, each.c.end_snapshot.is_(None)).values(end_snapshot=snapshot)
-    )
-
-
 def _note(rows: Rows, snapshot: Snapshot, ids: Ids, message: str) -> None:
     # a change must raise next_file_id, or attached sessions keep what no longer holds
     rows.add("snapshot", snapshot.id, time_text(snapshot.time), snapshot.schema_version, ids.catalog, ids.file + 1)
-    rows.add("snapshot_changes", snapshot.id, ",".join(snapshot.changes), AUTHOR, message, None)
+    rows.add("snapshot_changes", snapshot.id, ",".join(snapshot.changes), reads.AUTHOR, message, None)

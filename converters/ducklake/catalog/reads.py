@@ -10,6 +10,7 @@ from dataclasses import dataclass
 import sqlalchemy as sa
 
 from bridge.errors import Blocked
+from bridge.model.table import TableName
 from bridge.ports import Bookmark
 from converters.ducklake.catalog.session import Session
 from converters.ducklake.catalog.tables import TABLES, inlined_deletes, table
@@ -18,6 +19,7 @@ from converters.ducklake.columns import ColumnRow
 from converters.ducklake.stats import TableStat
 
 __all__ = [
+    "AUTHOR",
     "DATA_CHANGES",
     "MAINTENANCE",
     "DeleteFile",
@@ -52,6 +54,8 @@ __all__ = [
 
 VERSION = "1.0"
 _CHANGE = re.compile(r'([a-z_]+):((?:"(?:[^"]|"")*"(?:\."(?:[^"]|"")*")?)|\d+)')
+AUTHOR = "ducklake-bridge"
+"""Who our snapshots say that they are by."""
 DATA_CHANGES = frozenset(
     {
         "inserted_into_table",
@@ -92,6 +96,11 @@ class LakeTable:
     schema_id: int
     schema: str
     name: str
+
+    def is_called(self, name: TableName) -> bool:
+        """Whether it has a name, whatever the case."""
+        schema = ".".join(name.namespace) or "main"
+        return (self.schema.casefold(), self.name.casefold()) == (schema.casefold(), name.name.casefold())
 
 
 def version(session: Session) -> str:
@@ -435,9 +444,7 @@ def noted_snapshots(session: Session, table_id: int) -> list[Noted]:
     known = {_full(schema, name).casefold() for _, schema, name in names}
     each = table("snapshot_changes").c
     rows = session.rows(
-        sa.select(each.snapshot_id, each.commit_extra_info)
-        .where(each.author == "ducklake-bridge")
-        .order_by(each.snapshot_id)
+        sa.select(each.snapshot_id, each.commit_extra_info).where(each.author == AUTHOR).order_by(each.snapshot_id)
     )
     found = []
     for id_, info in rows:
