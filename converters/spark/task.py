@@ -30,19 +30,30 @@ __all__ = ["rewrite"]
 
 def rewrite(task: RewriteTask, progress: Callable[[str], None] | None = None) -> pa.Table:
     """Do a task; WRITTEN rows of its files, none when no row is left."""
+    try:
+        return _rewritten(task)
+    except _Merges:
+        settings = replace(task.target.settings, dictionaries=False)
+        return _rewritten(replace(task, target=replace(task.target, settings=settings)))
+
+
+class _Merges(BridgeError):
+    """A row holds a value that a dictionary would change."""
+
+
+def _rewritten(task: RewriteTask) -> pa.Table:
     source = open_source(task.source.path, task.source.format)
     deleted = read_positions(task.deleted, task.deleted_file)
     numbers = RowNumbers.of(task, source.schema, len(deleted) > 0)
     target = replace(task.target, fields=(*task.target.fields, *numbers.fields))
     reading = projection(task.source, source.schema, target.fields)
-    if _merges(source, reading.needed):
-        target = replace(target, settings=replace(target.settings, dictionaries=False))
     storage.make_directory(target.directory)
     with connect(target.settings) as connection:
-        rows = Guarded(
+        made_rows = (
             _live_rows(numbers.fill(reading.apply(batch), first), live)
             for batch, first, live in _live(task, source, reading.needed, deleted)
         )
+        rows = Guarded(_unmerged(made_rows, reading.schema) if target.settings.dictionaries else made_rows)
         pieces = _Cut(iter(rows))
         sizes = _Sizes(source, task, len(deleted))
         made: list[dict[str, object]] = []
@@ -75,12 +86,13 @@ def rewrite(task: RewriteTask, progress: Callable[[str], None] | None = None) ->
     return pa.Table.from_pylist(made, schema=WRITTEN)
 
 
-def _merges(source: Source, needed: tuple[str, ...]) -> bool:
-    """Whether a dictionary would change values of the file, which its float columns tell."""
-    floating = [name for name in needed if may_merge(source.schema.field(name).type)]
-    return bool(floating) and any(
-        holds_merged(batch.column(name)) for batch in source.batches(floating) for name in floating
-    )
+def _unmerged(batches: Iterator[pa.RecordBatch], schema: pa.Schema) -> Iterator[pa.RecordBatch]:
+    """The batches, as long as a dictionary changes no value of them, which only their float columns can tell."""
+    floating = [place for place, field in enumerate(schema) if may_merge(field.type)]
+    for batch in batches:
+        if any(holds_merged(batch.column(place)) for place in floating):
+            raise _Merges("written anew without dictionaries")
+        yield batch
 
 
 _STAT = ("field", "size", "values", "nulls", "nans", "lower", "upper")

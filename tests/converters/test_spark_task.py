@@ -398,8 +398,9 @@ def test_files_are_cut_at_the_target_size_and_say_where_they_begin(tmp_path: Pat
     assert {path: Path(path).read_bytes() for path in before} == before
 
 
-def test_zeros_keep_their_signs(tmp_path: Path) -> None:
-    values = [-0.0, 0.0, 1.0, None] * 2_000
+@pytest.mark.parametrize("before", [0, 300_000], ids=["in the first batch", "after files were finished"])
+def test_zeros_keep_their_signs(before: int, tmp_path: Path) -> None:
+    values = [1.0, 0.0] * (before // 2) + [-0.0, 0.0, 1.0, None] * 2_000
     columns = {
         "i": list(range(len(values))),
         "d": pa.array(values, pa.float64()),
@@ -408,7 +409,11 @@ def test_zeros_keep_their_signs(tmp_path: Path) -> None:
     names = (Name(1, ("i",)), Name(2, ("d",)), Name(3, ("l",), (Name(4, ("element",), (Name(5, ("f",)),)),)))
     inner = ListOf(field(4, "element", Struct((field(5, "f", Leaf.FLOAT32),))))
     fields = (field(1, "i", Leaf.INT64), field(2, "d", Leaf.FLOAT64), field(3, "l", inner))
-    written = rewrite(task(save(tmp_path / "s.parquet", columns), tmp_path / "out", fields, names=names))
+    settings = Settings(target_bytes=1_000_000, row_group_rows=20_000)
+    source = save(tmp_path / "s.parquet", columns)
+    written = rewrite(task(source, tmp_path / "out", fields, names=names, settings=settings))
+    assert {Path(each) for each in written.column("path").to_pylist()} == set((tmp_path / "out").iterdir())
+    assert written.num_rows > (before > 0)
     found = {i: (str(d), str(below[0]["f"])) for i, d, below in rows(written)}
     assert found == {i: (str(each), str(each)) for i, each in enumerate(values)}
 
