@@ -248,7 +248,8 @@ def verify(
     UsageError when the target holds none of the selected tables.
     """
     options, progress = options or Options(), progress or Silent()
-    opened, lake = open_source(parse_locator(source), options), open_target(parse_locator(target), options)
+    ends = open_ends(source, target, options)
+    opened, lake = ends.source, ends.target
     beside = opened.objects()
     names = targets(select(opened.tables(), options, beside.objects), options, lake.rename)
     held = lake.lookup(list(names.values()))
@@ -261,7 +262,7 @@ def verify(
             continue
         if there is None or there.bookmark is None:
             raise UsageError(
-                f"{to} in {parse_locator(target)} was not migrated by this tool",
+                f"{to} in {ends.to} was not migrated by this tool",
                 hint="migrate it first, and name it as you did then: --as",
             )
         try:

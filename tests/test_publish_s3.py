@@ -18,7 +18,7 @@ from converters.storage import conditional, s3
 from tests.support import lake_rows
 from tests.test_s3 import Store, nothing_configured, store
 
-pytest.importorskip("localbucket")
+pytest.importorskip("localbucket", reason="the S3 server comes with the extra test")
 assert nothing_configured and store
 
 

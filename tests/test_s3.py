@@ -29,7 +29,7 @@ from converters.storage import s3
 from tests.judge import Subject, Version, judge
 from tests.support import Case, Ran, case, lake_rows, run_here, tree_hash, versions
 
-pytest.importorskip("localbucket")
+pytest.importorskip("localbucket", reason="the S3 server comes with the extra test")
 SECRET = "v3ry-s3cret-k3y"
 KINDS = ("evo_struct", "meta_gzip", "v2_cow", "part_identity", "null_manifest", "hist_expired")
 

@@ -8,8 +8,8 @@ from enum import Enum
 
 import pyarrow.compute as pc
 
+from bridge.app import open_ends
 from bridge.errors import Blocked, Conflict, Unreachable
-from bridge.locators import parse_locator
 from bridge.model.findings import Finding
 from bridge.model.options import Options
 from bridge.model.table import Table, TableName
@@ -17,7 +17,6 @@ from bridge.planning.onward import base_of
 from bridge.planning.planner import definition_of
 from bridge.planning.selection import select, targets
 from bridge.ports import ProgressSink, Silent, Source, SourceTable, TargetTable
-from bridge.registry import open_source, open_target
 
 __all__ = ["Standing", "TableStatus", "status"]
 
@@ -73,8 +72,8 @@ def status(
 ) -> tuple[TableStatus, ...]:
     """Each selected table, in order; `now` is in seconds from 1970. One that cannot be read stops no other."""
     options, progress = replace(options or Options(), check_files="none"), progress or Silent()
-    from_, to_ = parse_locator(source), parse_locator(target)
-    opened, lake = open_source(from_, options), open_target(to_, options)
+    ends = open_ends(source, target, options)
+    opened, lake = ends.source, ends.target
     names = targets(select(opened.tables(), options), options, lake.rename)
     held = lake.lookup(list(names.values()))
     found = []

@@ -95,7 +95,7 @@ def _open(connection: sa.Connection, place: Place, *, write: bool, create: bool)
     statement(connection, f"SET LOCAL lock_timeout TO '{_LOCK_SECONDS}s'")
     missing = NoLake(
         f"{place.path} has no lake in the schema {place.schema}",
-        hint="create it with migrate, or name its schema with --metadata-schema",
+        hint="check it, and --metadata-schema; migrate creates a lake that is its target",
     )
     if create:
         key = zlib.crc32(place.schema.encode()) - 2**31

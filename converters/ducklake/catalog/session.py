@@ -172,7 +172,7 @@ def _require_kind(place: Place) -> None:
         raise Blocked(f"{place.path} is a directory, not a catalog file", code="foreign-catalog") from None
     except FileNotFoundError:
         raise Unreachable(
-            f"catalog {place.path} is not there", hint="check the path, or create it with migrate"
+            f"catalog {place.path} is not there", hint="check the path; migrate creates a lake that is its target"
         ) from None
     except OSError as error:
         raise Unreachable(f"catalog {place.path} cannot be read: {error.strerror}") from error
