@@ -8,6 +8,20 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+ONE_PROCESS = {
+    *("test_cases", "test_catalogs", "test_judge", "test_lake_source", "test_name_mapping", "test_postgres"),
+    *("test_publish", "test_spark_formats", "test_spark_values", "test_type_matrix"),
+}
+"""Test files that make something expensive once, which every process that runs one of their tests would make again."""
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Before pytest-xdist reads the groups."""
+    for item in items:
+        if item.path.stem in ONE_PROCESS:
+            item.add_marker(pytest.mark.xdist_group(item.path.stem))
+
 
 @pytest.fixture(scope="session")
 def spark() -> Iterator[object]:

@@ -8,6 +8,7 @@ import subprocess
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from decimal import Decimal
 from functools import cache
@@ -25,7 +26,7 @@ from pyiceberg.types import DecimalType, IntegerType, ListType, MapType, NestedF
 from tests.foreign_files import PROPERTY, Foreign
 from tests.judge import Subject, Version, judge
 from tests.server import Server, server
-from tests.support import SHARED, Ran, commits_of, lake_rows, opened, run, tree_hash
+from tests.support import ROOT, SHARED, Ran, commits_of, lake_rows, opened, run, tree_hash
 
 CASES = SHARED / "cases"
 if not CASES.is_dir():
@@ -125,21 +126,57 @@ class Lake:
         return judge(str(self.file), [subject], scratch=scratch, change=True)
 
 
+def plainly(script: Path, folder: Path) -> str:
+    """What a script prints."""
+    done = subprocess.run([sys.executable, str(script), str(folder)], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr[-3000:]
+    return done.stdout
+
+
+@contextmanager
+def in_spark() -> Iterator[Callable[[Path, Path], str]]:
+    """The same in one process, whose JVM serves script after script; it starts with the first."""
+    pytest.importorskip("pyspark", reason="the case needs the extra spark")
+    process = subprocess.Popen(
+        [sys.executable, str(ROOT / "tests" / "case_process.py")],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
+    )
+    assert process.stdin is not None and process.stdout is not None
+    asked, answers = process.stdin, process.stdout
+
+    def said(script: Path, folder: Path) -> str:
+        asked.write(json.dumps([str(script), str(folder)]) + "\n")
+        asked.flush()
+        answer = json.loads(answers.readline())
+        assert "said" in answer, answer["error"][-3000:]
+        return str(answer["said"])
+
+    try:
+        yield said
+    finally:
+        asked.close()
+        process.wait(60)
+
+
 @pytest.fixture(scope="session")
-def make(tmp_path_factory: pytest.TempPathFactory) -> Make:
+def make(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Make]:
     """Runs the script of a case, once."""
+    with ExitStack() as stack:
+        spark: list[Callable[[Path, Path], str]] = []
 
-    @cache
-    def made(number: str) -> Made:
-        if number in SPARK:
-            pytest.importorskip("pyspark")
-        [script] = CASES.glob(f"{number}_*.py")
-        folder = tmp_path_factory.mktemp(f"case-{number}") / "made"
-        done = subprocess.run([sys.executable, str(script), str(folder)], capture_output=True, text=True, check=False)
-        assert done.returncode == 0, done.stderr[-3000:]
-        return Made(folder, json.loads(done.stdout[done.stdout.index("{") :]))
+        @cache
+        def made(number: str) -> Made:
+            if number in SPARK and not spark:
+                spark.append(stack.enter_context(in_spark()))
+            [script] = CASES.glob(f"{number}_*.py")
+            folder = tmp_path_factory.mktemp(f"case-{number}") / "made"
+            said = (spark[0] if number in SPARK else plainly)(script, folder)
+            return Made(folder, json.loads(said[said.index("{") :]))
 
-    return made
+        yield made
 
 
 @pytest.fixture(scope="session")
