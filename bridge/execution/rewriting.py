@@ -158,8 +158,7 @@ def _moved_rows(pieces: Mapping[int, _Pieces], files: Files, target: Target) -> 
         if own.path and may_be_sorted(own.path[0]) and len(position := deletes.of(row)[0])
     }
     places = target.places([(pieces[row].path, position) for row, position in asked.items()])
-    told = dict(zip(asked, places, strict=True))
-    return {row: replace(own, places=told.get(row)) for row, own in pieces.items()}
+    return {**pieces, **{row: replace(pieces[row], places=each) for row, each in zip(asked, places, strict=True)}}
 
 
 def _left_out(position: np.ndarray, begin: np.ndarray, missing: int) -> np.ndarray | None:

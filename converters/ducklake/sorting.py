@@ -88,8 +88,11 @@ def next_order(table: Table, held: Declared | None) -> tuple[tuple[SortKey, ...]
 
 
 def _as_noted(held: Declared) -> tuple[SortKey, ...]:
-    """The keys that our last run wrote."""
-    stored: list[Mapping[str, Any]] = json.loads(held.noted)["fields"] if held.noted else []
+    """The keys that our last run wrote; none where the tag is not as we wrote it."""
+    try:
+        stored: list[Mapping[str, Any]] = json.loads(held.noted or '{"fields": []}')["fields"]
+    except (ValueError, TypeError, KeyError):
+        return ()
     paths = _paths(held.columns)
     keys = []
     for each in stored:
