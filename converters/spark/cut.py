@@ -39,8 +39,11 @@ class Cut:
         return ROWS_IN
 
     def rest(self) -> str:
-        """All rows that are left."""
-        return self.take(sys.maxsize)
+        """All rows that are left, each batch read when it is asked for: a bare stream goes past pyarrow's scanner,
+        whose thread would run ahead of a sort for as long as that writes what it cannot hold."""
+        rows = pa.RecordBatchReader.from_batches(self._schema, self._piece(sys.maxsize))
+        self._connection.register(ROWS_IN, rows.__arrow_c_stream__())
+        return ROWS_IN
 
     def _piece(self, budget: int) -> Iterator[pa.RecordBatch]:
         while budget > 0 and (held := self.peek()) is not None:

@@ -48,7 +48,8 @@ def rewrite(task: RewriteTask, progress: Callable[[str], None] | None = None) ->
         batches = _live(task, source, reading, deleted)
         if moved:
             batches = ((with_positions(batch, position, first), first, live) for batch, first, live in batches)
-        rows = Guarded(_live_rows(numbers.fill(batch, first), live) for batch, first, live in batches)
+        living = (_live_rows(numbers.fill(batch, first), live) for batch, first, live in batches)
+        rows = Guarded(living, ahead=not moved)
         cut = Cut(connection, iter(rows), reading.schema)
         sizes = _Sizes(source, task, len(deleted))
         pieces = Sorted(connection, cut, target, position, sizes.known) if moved else cut

@@ -15,6 +15,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from bridge.errors import Unreachable
 from bridge.model.rewrite import SortKey
 from bridge.model.types import Decimal, Field, FieldId, Leaf, Struct, Timestamp
 from converters.parquet.places import places_of
@@ -35,7 +36,8 @@ TYPES: dict[str, tuple[Any, pa.DataType, list[Any]]] = {
 
 
 def task(source: Path, out: Path, fields: tuple[Field, ...], *sort: SortKey, **more: Any) -> RewriteTask:
-    file = DataFile(str(source), first_row_id=more.pop("first_row_id", None))
+    known = {name: more.pop(name) for name in ("first_row_id", "record_count") if name in more}
+    file = DataFile(str(source), **known)
     settings = Settings(**more.pop("settings", {}))
     return RewriteTask("7", file, Target(str(out), fields, settings, sort), "made", **more)
 
@@ -112,3 +114,13 @@ def test_large_files_are_cut_and_those_in_order_stay(threads: int, tmp_path: Pat
     assert kept.column("first_row").to_pylist()[0] == 0
     assert read(kept).column_names == ["rowid", POSITION] and (read(kept).column("rowid").to_numpy() == order).all()
     assert places_of(kept.column("path").to_pylist(), asked_for) is None
+
+
+@pytest.mark.parametrize("target_bytes", [1, 1 << 20])
+def test_what_is_wrong_with_a_file_is_said_of_it(target_bytes: int, tmp_path: Path) -> None:
+    save(tmp_path / "source.parquet", {"v": pa.array([2, 1, 3])})
+    fields = (Field(FieldId(1), "v", Leaf.INT64),)
+    more: dict[str, Any] = {"record_count": 4, "settings": {"target_bytes": target_bytes}}
+    with pytest.raises(Unreachable, match="holds 3 rows, its metadata says 4"):
+        rewrite(task(tmp_path / "source.parquet", tmp_path / "out", fields, SortKey(("v",)), **more))
+    assert list((tmp_path / "out").iterdir()) == []
