@@ -324,7 +324,8 @@ class RowEngine(Protocol):
     def rewrite(
         self, plan: str, files: Sequence[FileRewrite], target: TargetFiles, progress: ProgressSink, what: str
     ) -> WrittenFiles:
-        """Rewrite files row by row in their order; files of which no row is left are not written."""
+        """Rewrite files, each row by row in its order or sorted as the target says; files of which no row is left are
+        not written."""
         ...
 
     def resolve(self, plan: str, equality: Equality, progress: ProgressSink, what: str) -> Any:
@@ -352,6 +353,12 @@ class Target(Protocol):
 
     def left_out(self, path: str) -> Any:
         """The positions, ascending, of the source's rows that were left out of a rewritten file and those after it."""
+        ...
+
+    def places(self, asked: Sequence[tuple[Sequence[str], Any]]) -> Sequence[Any]:
+        """For all the files that a source file was rewritten to, and ascending positions in the source: the places of
+        these among the rows of the files, one file after the other, -1 for rows that none of them holds. None where no
+        row was moved."""
         ...
 
     def registered(self, name: TableName, paths: Sequence[str], commit: str) -> frozenset[str]:

@@ -29,7 +29,7 @@ import pyarrow.parquet as pq
 from bridge.model.types import Decimal, Field, FieldId, Leaf, Timestamp
 from converters.spark.equality import resolve
 from converters.spark.keys import EqualityDeletes, KeyTask, Subject
-from converters.spark.plan import DataFile, Name, PartitionKey, RewriteTask, Settings, Target
+from converters.spark.plan import DataFile, Name, PartitionKey, RewriteTask, Settings, SortKey, Target
 from converters.spark.task import rewrite
 
 FIELDS = (
@@ -159,7 +159,7 @@ def peak() -> int:
 
 
 LARGE_LIMIT = 192 << 20
-LAYOUTS = ("as it is", "one row in three deleted", "partitioned")
+LAYOUTS = ("as it is", "one row in three deleted", "partitioned", "sorted")
 BESIDE = 320 << 20
 """What a task may hold beside its DuckDB: batches on their way (64 MB), pages, buffers of a stripe, the writer."""
 
@@ -170,7 +170,8 @@ def part(format_: str, path: str, out: str, layout: str, limit: int) -> tuple[in
     names = None if format_ == "parquet" else NAMES
     settings = Settings(memory=limit, row_group_bytes=16 << 20, target_bytes=128 << 20)
     partition = (PartitionKey("text"),) if layout == "partitioned" else ()
-    target = Target(out, FIELDS, settings, partition=partition)
+    sort = (SortKey(("text",)),) if layout == "sorted" else ()
+    target = Target(out, FIELDS, settings, sort, partition)
     gone = f"{path}.deleted" if layout == LAYOUTS[1] else ""
     written = rewrite(RewriteTask("0", DataFile(path, format_, names=names), target, "one", deleted_file=gone))
     print(base, peak(), sum(written.column("record_count").to_pylist()))

@@ -31,9 +31,8 @@ QUICK = {
 # what every run compacts, which asks all questions before it does; every fourth of the others is only asked them; an
 # exhaustive run does all of it for all
 SAMPLE = {
-    "addfiles_evo", "addfiles_nested", "craft_skew_mor", "evo_decimal", "evo_readd_type", "evo_reorder", "evo_struct",
-    "hist_rollback_mor", "mor_spec_evo", "nested", "part_bucket", "part_hours_tz", "part_identity", "prims", "spec_evo",
-    "stats_nan", "v2_mor_compact", "v2_mor_update_merge", "v3_default", "v3_dv_twice", "v3_lineage", "v3_upgraded",
+    "addfiles_nested", "evo_struct", "hist_rollback_mor", "mor_spec_evo", "part_hours_tz", "prims", "v2_mor_compact",
+    "v3_default", "v3_lineage", "v3_upgraded",
 }  # fmt: skip
 
 

@@ -34,6 +34,7 @@ from tests.support import (
     versions,
 )
 from tests.test_ownership import copied
+from tests.test_rewritten_sorted import is_sorted, ordered, own_files
 from tests.test_runs import metadata_files, options
 
 pytest.importorskip("pyspark")
@@ -112,7 +113,7 @@ def test_when_it_is_forbidden_nothing_is_rewritten(tmp_path: Path) -> None:
 
 
 def test_killed_between_rewriting_and_the_commit_nothing_is_done_twice(tmp_path: Path) -> None:
-    found, lake = case("fmt_mixed"), tmp_path / "lake.ducklake"
+    found, lake = ordered("fmt_mixed", tmp_path / "source"), tmp_path / "lake.ducklake"
     command = [
         *(sys.executable, "-m", "bridge", "migrate", f"iceberg:{found.metadata}", f"ducklake:{lake}"),
         *("--as", "main.t", "--spark-master", "local[1]", *found.maps),
@@ -129,6 +130,7 @@ def test_killed_between_rewriting_and_the_commit_nothing_is_done_twice(tmp_path:
     written = {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*.parquet")}
     again = run(*command[3:])
     assert again.code == 0, again.out + again.err
+    assert all(map(is_sorted, own_files(lake)))
     kept = {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*.parquet") if path in written}
     assert kept == written
     assert judge(str(lake), [subject(found, lake)], scratch=tmp_path / "judge", change=False, filters=4) == []

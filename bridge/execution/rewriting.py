@@ -1,7 +1,8 @@
 """Files that have to be rewritten, and deletes to be resolved: what the engine makes takes the place of the sources.
 
 Deletes that are in effect at the first commit that is carried of a file are folded in: their rows are not written.
-Later ones stay positions, since older snapshots see these rows. A source file that is live several times is written as
+Later ones stay positions, since older snapshots see these rows; where rows were sorted the written files themselves
+tell which of theirs a position of the source is. A source file that is live several times is written as
 often: a lake deletes a file of its own when the first registration of it expires.
 """
 
@@ -15,7 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from bridge.model.files import DATA_FILES, DELETED_ROWS, Files, Rearranged, StatsBatch
-from bridge.model.rewrite import FileRewrite, output_name, work_mark
+from bridge.model.rewrite import FileRewrite, may_be_sorted, output_name, sort_mark, work_mark
 from bridge.model.types import FieldId
 from bridge.planning.plan import TablePlan
 from bridge.ports import ProgressSink, RowEngine, Target
@@ -26,7 +27,8 @@ __all__ = ["prepared"]
 @dataclass(frozen=True, slots=True)
 class _Pieces:
     """The files that stand for a row of Files.table, in the order of its rows; `row` is their row in what was written,
-    negative for those of an earlier run. `left_out` are the positions, ascending, that none of them holds."""
+    negative for those of an earlier run. `left_out` are the positions, ascending, that none of them holds. Where rows
+    were moved `places` are those, among the rows of all files, of the row's deletes, negative for rows left out."""
 
     path: tuple[str, ...] = ()
     record_count: tuple[int, ...] = ()
@@ -34,6 +36,7 @@ class _Pieces:
     footer_size: tuple[int | None, ...] = ()
     row: tuple[int, ...] = ()
     left_out: np.ndarray | None = None
+    places: np.ndarray | None = None
     partition: tuple[tuple[str | None, ...], ...] = ()
 
 
@@ -51,14 +54,15 @@ def prepared(each: TablePlan, target: Target, engine: RowEngine | None, progress
     rows = _rows_of(files, paths, each) if len(paths) else []
     if rows and engine is not None:
         gone = _in_effect(files, rows, each.first)
+        place = target.files_of(each.target, each.table, each.id)
+        outputs = _outputs(files, rows, work_mark(work) + sort_mark(place))
         tasks = [
             FileRewrite(source, output, gone[row])
-            for row, source, output in zip(rows, files.sources(rows), _outputs(files, rows, work), strict=True)
+            for row, source, output in zip(rows, files.sources(rows), outputs, strict=True)
         ]
-        place = target.files_of(each.target, each.table, each.id)
         written = engine.rewrite(work, tasks, place, progress, f"{each.source}: rewriting")
         stats = written.stats
-        pieces |= _written(rows, gone, written.table)
+        pieces |= _moved_rows(_written(rows, gone, written.table), files, target)
     return replace(each, data=_replaced(files, pieces, stats) if pieces else files)
 
 
@@ -73,13 +77,13 @@ def _rows_of(files: Files, paths: pa.ChunkedArray, each: TablePlan) -> list[int]
     return [int(row) for row in np.flatnonzero(wanted.to_numpy())]
 
 
-def _outputs(files: Files, rows: Sequence[int], work: str) -> list[str]:
+def _outputs(files: Files, rows: Sequence[int], marks: str) -> list[str]:
     """A name for each row's files; the first of a path has no number."""
     seen: dict[str, int] = {}
     found = []
     for path in files.table.column("path").take(pa.array(rows)).to_pylist():
         seen[path] = seen.get(path, 0) + 1
-        found.append(output_name(path) + work_mark(work) + (f"-v{seen[path]}" if seen[path] > 1 else ""))
+        found.append(output_name(path) + marks + (f"-v{seen[path]}" if seen[path] > 1 else ""))
     return found
 
 
@@ -117,27 +121,44 @@ def _earlier(each: TablePlan, files: Files, base: int, target: Target) -> dict[i
     names = None if files.since is None else frozenset(map(output_name, paths))
     known, deletes = target.rewritten(each.target, each.onto, names), _Deletes(files)
     found: dict[int, _Pieces] = {}
+    missing: dict[int, int] = {}
     dead: dict[int, str] = {}
     for row, path, count in zip(rows.tolist(), paths, counts, strict=True):
         own = known.get(output_name(path)) if known else None
         if own is not None:
-            missing = count - sum(held_count for _, held_count in own)
-            left_out = _left_out(*deletes.of(row), missing)
+            missing[row] = count - sum(held_count for _, held_count in own)
             found[row] = _Pieces(
                 path=tuple(place for place, _ in own),
                 record_count=tuple(held_count for _, held_count in own),
                 size=(0,) * len(own),
                 footer_size=(0,) * len(own),
                 row=(-1,) * len(own),
-                left_out=target.left_out(own[0][0]) if left_out is None else left_out,
             )
         elif not count or int((deletes.of(row)[1] <= base).sum()) == count:
             dead[row] = path
+    found = _moved_rows(found, files, target)
+    for row, pieces in found.items():
+        if pieces.places is None:
+            left_out = _left_out(*deletes.of(row), missing[row])
+            left_out = target.left_out(pieces.path[0]) if left_out is None else left_out
+            found[row] = replace(pieces, left_out=left_out)
     if dead:
         # a file without a row that lives is rewritten to nothing: what becomes of it changes nothing in the target
         there = target.registered(each.target, tuple(dead.values()), each.onto)
         found |= {row: _Pieces() for row, path in dead.items() if path not in there}
     return found
+
+
+def _moved_rows(pieces: Mapping[int, _Pieces], files: Files, target: Target) -> dict[int, _Pieces]:
+    """The pieces with the places of deletes that name rows which were moved."""
+    deletes = _Deletes(files)
+    asked = {
+        row: position
+        for row, own in pieces.items()
+        if own.path and may_be_sorted(own.path[0]) and len(position := deletes.of(row)[0])
+    }
+    places = target.places([(pieces[row].path, position) for row, position in asked.items()])
+    return {**pieces, **{row: replace(pieces[row], places=each) for row, each in zip(asked, places, strict=True)}}
 
 
 def _left_out(position: np.ndarray, begin: np.ndarray, missing: int) -> np.ndarray | None:
@@ -223,10 +244,14 @@ def _without(deletes: pa.Table, pieces: Mapping[int, _Pieces]) -> pa.Table:
     file, position, begin = (deletes.column(name).to_numpy().copy() for name in DELETED_ROWS.names)
     kept = np.ones(len(file), dtype=bool)
     for row, own in pieces.items():
-        if own.left_out is None or not len(own.left_out):
-            continue
         low, high = np.searchsorted(file, (row, row + 1))
         here = position[low:high]
+        if own.places is not None:
+            kept[low:high] = own.places >= 0
+            position[low:high] = own.places
+            continue
+        if own.left_out is None or not len(own.left_out):
+            continue
         place = np.searchsorted(own.left_out, here)
         kept[low:high] = own.left_out[np.minimum(place, len(own.left_out) - 1)] != here
         position[low:high] = here - place

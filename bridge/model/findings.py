@@ -62,6 +62,11 @@ class Code(Enum):
         _NOTE,
         "temporal partitions are written as calendar parts, in UTC",
     )
+    SORT_KEY = (
+        "sort-key",
+        _NOTE,
+        "files that are written are sorted by fewer keys than the lake has for the table",
+    )
     FILE_TWICE = (
         "file-twice",
         _NOTE,

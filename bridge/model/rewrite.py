@@ -28,7 +28,9 @@ __all__ = [
     "Subject",
     "Target",
     "WrittenFiles",
+    "may_be_sorted",
     "output_name",
+    "sort_mark",
     "work_mark",
 ]
 
@@ -112,8 +114,8 @@ class PartitionKey:
 class Target:
     """What is written: the directory, the columns with their ids, types and initial defaults, settings and layout.
 
-    With `hive` the files of a partition lie in a directory of their own below. Whether rows are sorted and told apart
-    by partition, or stay together in the source's order, is for the engine.
+    With `hive` the files of a partition lie in a directory of their own below. Whether rows are told apart by
+    partition, or stay together, is for the engine.
     """
 
     directory: str
@@ -180,6 +182,19 @@ ASIDE = ".aside-"
 def output_name(path: str) -> str:
     """How the names of the files begin that a source file is rewritten to; by it they are found again."""
     return "r-" + hashlib.sha256(path.encode()).hexdigest()[:32]
+
+
+_SORTED = "-s0"
+
+
+def sort_mark(target: Target) -> str:
+    """What the names of the files go on with that were written sorted, so that rows may not stand as in the source."""
+    return _SORTED if target.sort else ""
+
+
+def may_be_sorted(path: str) -> bool:
+    """Whether the name of a rewritten file has that mark."""
+    return f"{_SORTED}-" in path.rpartition("/")[2]
 
 
 def work_mark(work: str) -> str:

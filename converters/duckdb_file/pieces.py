@@ -9,15 +9,15 @@ sorted once, into a temporary table, which DuckDB spills.
 from __future__ import annotations
 
 import os
-from collections.abc import Container, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import duckdb
 
-from bridge.model.rewrite import SortKey, Target
-from bridge.model.types import Leaf
+from bridge.model.rewrite import Target
 from converters.parquet.copied import ColumnStat, column_stats
+from converters.parquet.order import order_by
 from converters.parquet.sql import field_ids, identifier, literal
 
 __all__ = ["Copied", "Rows", "copy_options", "run_copy", "split"]
@@ -55,7 +55,7 @@ class Rows:
 def split(connection: duckdb.DuckDBPyConnection, rows: Rows, target: Target, directory: str) -> Iterator[Copied]:
     """Write all rows to files in a directory of their own."""
     os.makedirs(directory, exist_ok=True)
-    order = _order(target)
+    order = order_by(target)
     connection.execute(f"SET preserve_insertion_order = {'true' if order else 'false'}")
     size = target.settings.target_bytes
     [(count,)] = connection.execute(f"SELECT count(*) FROM {rows.relation}").fetchall()
@@ -159,21 +159,3 @@ def copy_options(target: Target) -> list[str]:
     if not settings.dictionaries:
         made.append("DICTIONARY_SIZE_LIMIT 0")
     return made
-
-
-def _order(target: Target) -> str:
-    floating = {each.name for each in target.fields if each.type in (Leaf.FLOAT32, Leaf.FLOAT64)}
-    keys = [
-        _sorted_by(key, floating)
-        + (" DESC" if key.descending else " ASC")
-        + (" NULLS FIRST" if key.nulls_first else " NULLS LAST")
-        for key in target.sort
-    ]
-    return f" ORDER BY {', '.join(keys)}" if keys else ""
-
-
-def _sorted_by(key: SortKey, floating: Container[str]) -> str:
-    """DuckDB gives a column that it sorts by as the key has it, which keeps no sign of zero; a sum is no column."""
-    if key.path[1:]:
-        return identifier(key.path[0]) + "".join(f"[{literal(name)}]" for name in key.path[1:])
-    return identifier(key.path[0]) + (" + 0" if key.path[0] in floating else "")

@@ -1,4 +1,4 @@
-"""Partition specs and sort orders as a DuckLake table can declare them.
+"""Partition specs as a DuckLake table can declare them.
 
 DuckLake's month, day and hour are calendar parts, not counts from 1970 (as DuckDB 1.5.5 writes them), so an Iceberg
 day becomes year, month and day. Files in place carry no partition values: for them the declaration is about later
@@ -14,21 +14,17 @@ from dataclasses import dataclass
 from bridge.model.findings import Code, Finding
 from bridge.model.layout import Bucket, PartitionField, PartitionSpec, Simple, Transform, UnknownTransform
 from bridge.model.rewrite import PartitionKey as Written
-from bridge.model.rewrite import SortKey as Order
 from bridge.model.schema import Placed, walk
 from bridge.model.table import Table
 from bridge.model.types import ColumnType, FieldId, Fixed, Leaf, Time, Timestamp, Unit
 from converters.ducklake.catalog.history import Keys
-from converters.ducklake.identifiers import identifier, literal
 
 __all__ = [
     "PartitionKey",
-    "SortKey",
     "layout_findings",
     "neutral_spec",
     "partition_keys",
-    "sort_keys",
-    "written_layout",
+    "written_partition",
 ]
 
 _PARTS = {
@@ -45,15 +41,6 @@ class PartitionKey:
 
     column: int
     transform: str
-
-
-@dataclass(frozen=True, slots=True)
-class SortKey:
-    """A row of ducklake_sort_expression."""
-
-    expression: str
-    direction: str
-    nulls: str
 
 
 def _placed(table: Table) -> dict[int, Placed]:
@@ -77,21 +64,15 @@ def _parts(field: PartitionField) -> tuple[str, ...]:
     return ("identity",) if field.transform is Simple.IDENTITY else _PARTS[field.transform]  # type: ignore[index]  # _why_not
 
 
-def written_layout(table: Table) -> tuple[tuple[Written, ...], tuple[Order, ...]]:
-    """How files that are written for a table are partitioned and sorted: the keys are those that the lake declares."""
+def written_partition(table: Table) -> tuple[Written, ...]:
+    """How files that are written for a table are partitioned: the keys are those that the lake declares."""
     columns = _placed(table)
-    partition = tuple(
+    return tuple(
         Written(columns[key.column].field.name, "bucket", int(key.transform[7:-1]))
         if key.transform.startswith("bucket(")
         else Written(columns[key.column].field.name, key.transform)
         for key in partition_keys(table)
     )
-    if not table.imported:
-        return partition, ()  # rows stay in the order that later deletes of the source count by
-    sort = tuple(
-        Order(columns[int(each.source)].path, each.descending, each.nulls_first) for each in table.sort_order.fields
-    )
-    return partition, sort
 
 
 def _why_not(field: PartitionField, columns: dict[int, Placed], imported: bool) -> str:
@@ -116,25 +97,6 @@ def _why_not(field: PartitionField, columns: dict[int, Placed], imported: bool) 
     return ""
 
 
-def sort_keys(table: Table) -> tuple[SortKey, ...]:
-    """The keys of the current sort order as expressions; cut at the first that has no counterpart."""
-    keys: list[SortKey] = []
-    columns = _placed(table)
-    for field in table.sort_order.fields:
-        place = columns.get(int(field.source))
-        if field.transform is not Simple.IDENTITY or place is None or place.repeated:
-            break
-        expression = identifier(place.path[0]) + "".join(f"[{literal(name)}]" for name in place.path[1:])
-        keys.append(
-            SortKey(
-                expression,
-                "DESC" if field.descending else "ASC",
-                "NULLS_FIRST" if field.nulls_first else "NULLS_LAST",
-            )
-        )
-    return tuple(keys)
-
-
 def layout_findings(table: Table) -> Iterator[Finding]:
     """What the lake cannot declare of the table's layout."""
     columns = _placed(table)
@@ -153,9 +115,6 @@ def layout_findings(table: Table) -> Iterator[Finding]:
             str(table.name),
             f"{', '.join(temporal)}: declared as calendar parts, as DuckDB writes them",
         )
-    wanted, kept = len(table.sort_order.fields), len(sort_keys(table))
-    if kept < wanted:
-        yield Finding(Code.SORT_ORDER, str(table.name), f"{wanted - kept} of {wanted} sort keys have no counterpart")
 
 
 _BUCKET = re.compile(r"bucket\((\d+)\)")

@@ -13,6 +13,7 @@ from bridge.model.table import Table
 from bridge.model.types import NestedDefault, Struct, UnknownType
 from converters.ducklake.columns import default_text
 from converters.ducklake.partition import layout_findings
+from converters.ducklake.sorting import Declared, order_findings
 from converters.ducklake.types import TYPE_CHOICES, duckdb_type, is_renamed, type_name
 from converters.parquet import quiet
 
@@ -26,8 +27,9 @@ def kept_schemas(table: Table) -> list[Schema]:
     return [*found.values(), table.schema]
 
 
-def review_table(table: Table, chosen: Mapping[str, str]) -> list[Finding]:
-    """Every finding about names, types, defaults, layout and properties; each once however many schemas show it."""
+def review_table(table: Table, chosen: Mapping[str, str], held: Declared | None) -> list[Finding]:
+    """Every finding about names, types, defaults, layout and properties; each once however many schemas show it.
+    `held` is what the lake has of the table already."""
     subject = str(table.name)
     found: list[Finding] = []
     for schema in kept_schemas(table):
@@ -37,6 +39,7 @@ def review_table(table: Table, chosen: Mapping[str, str]) -> list[Finding]:
         found += _defaults(subject, placed, chosen)
         found += _order(subject, placed)
     found += layout_findings(table)
+    found += order_findings(table, held)
     found += _extras(subject, table)
     return list(dict.fromkeys(found))
 

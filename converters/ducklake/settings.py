@@ -9,7 +9,10 @@ from collections.abc import Mapping
 from bridge.model.layout import PartitionSpec, Simple, SortOrder, Transform
 from bridge.model.table import Table
 
-__all__ = ["lake_settings", "table_tags"]
+__all__ = ["ORDER_TAG", "lake_settings", "table_tags"]
+
+ORDER_TAG = "iceberg.sort-order"
+"""The tag that holds the source's sort order."""
 
 _CODECS = frozenset({"uncompressed", "snappy", "gzip", "zstd", "brotli", "lz4", "lz4_raw"})
 
@@ -40,7 +43,7 @@ def table_tags(table: Table, snapshots: Mapping[str, int]) -> dict[str, str]:
     if table.spec.fields:
         tags["iceberg.partition-spec"] = json.dumps(_spec(table.spec))
     if table.sort_order.fields:
-        tags["iceberg.sort-order"] = json.dumps(_order(table.sort_order))
+        tags[ORDER_TAG] = json.dumps(_order(table.sort_order))
     if table.schema.identifier_ids:
         tags["iceberg.identifier-field-ids"] = json.dumps([int(id_) for id_ in table.schema.identifier_ids])
     for ref in table.refs:

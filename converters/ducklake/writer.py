@@ -25,6 +25,7 @@ from bridge.model.types import Field
 from bridge.ports import Check, CommitResult, Fitted, Move, ObjectWrite, ProgressSink, Rows, TableWrite, TargetTable
 from converters.ducklake.catalog import reads
 from converters.ducklake.catalog.commit import NewLake, write_tables
+from converters.ducklake.catalog.definition import declared
 from converters.ducklake.catalog.folders import table_folder
 from converters.ducklake.catalog.moves import drop_table, move_tables
 from converters.ducklake.catalog.objects import held_objects, schema_of, standing
@@ -34,14 +35,16 @@ from converters.ducklake.columns import column_rows
 from converters.ducklake.extensions import connect, needed, packaged
 from converters.ducklake.fitting import fit_objects
 from converters.ducklake.identifiers import literal, qualified
-from converters.ducklake.partition import written_layout
+from converters.ducklake.partition import written_partition
 from converters.ducklake.remote import needs_objects, setup_words
 from converters.ducklake.review import nul_text, review_table
 from converters.ducklake.scanner import ask, compare_rows
 from converters.ducklake.settings import lake_settings
+from converters.ducklake.sorting import Declared, next_order, written_order
 from converters.ducklake.types import duckdb_type, stored_fields
 from converters.parquet.left_out import read_left_out
-from converters.storage import absolute
+from converters.parquet.places import places_of
+from converters.storage import absolute, parallel
 from converters.storage.leftovers import all_held, discard, sweep, work_name
 
 __all__ = ["DuckLakeTarget", "open_target"]
@@ -159,7 +162,9 @@ class DuckLakeTarget:
 
     def review(self, table: Table, name: TableName, options: Options) -> Sequence[Finding]:
         """What the lake has to say about the definition and the name."""
-        found = review_table(table, self._chosen)
+        with self._looking() as opened:
+            order = _declared(opened, name)
+        found = review_table(table, self._chosen, order)
         schema = ".".join(name.namespace).casefold()
         if schema in _RESERVED:
             found.append(
@@ -284,7 +289,8 @@ class DuckLakeTarget:
             folder = table_folder(opened, self.data_path, name)
             if opened is not None:
                 settings = reads.settings_of(opened, ".".join(name.namespace) or "main", name.name, settings)
-        partition, sort = written_layout(table)
+            order, _ = next_order(table, _declared(opened, name))
+        partition = written_partition(table)
         level = settings.get("parquet_compression_level")
         return TargetFiles(
             folder.rstrip("/") if partition else f"{folder}{OWN_DIRECTORY}{plan}",
@@ -295,7 +301,7 @@ class DuckLakeTarget:
                 row_group_rows=_whole(settings, "parquet_row_group_size", _GROUP_ROWS),
                 target_bytes=_whole(settings, "target_file_size", _TARGET_BYTES),
             ),
-            sort,
+            written_order(table, order),
             partition,
             settings.get("hive_file_pattern", "true") != "false",
         )
@@ -329,6 +335,10 @@ class DuckLakeTarget:
     def left_out(self, path: str) -> np.ndarray:
         """As the file itself notes it."""
         return read_left_out(path)
+
+    def places(self, asked: Sequence[tuple[Sequence[str], np.ndarray]]) -> Sequence[np.ndarray | None]:
+        """As the files themselves tell, where their rows were sorted."""
+        return parallel(lambda one: places_of(*one), asked)
 
     def registered(self, name: TableName, paths: Sequence[str], commit: str) -> frozenset[str]:
         """Those of the paths that are live files of a table; a lake goes on from its newest state alone."""
@@ -538,6 +548,14 @@ def _noted(opened: Session, name: TableName) -> list[reads.Noted]:
 def _at(noted: reads.Noted) -> str:
     """A table in one of its snapshots, under the name that it had then."""
     return f"{qualified('lake', noted.schema, noted.name)} AT (VERSION => {noted.snapshot})"
+
+
+def _declared(opened: Session | None, name: TableName) -> Declared | None:
+    """The sort order that a live table has in the lake; None for a table that is not there."""
+    found = [] if opened is None else [each for each in reads.live_tables(opened) if _is(each, name)]
+    if opened is None or not found:
+        return None
+    return declared(opened, found[0].id, reads.columns(opened, found[0].id))
 
 
 def _is(each: reads.LakeTable, name: TableName) -> bool:

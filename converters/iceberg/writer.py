@@ -230,6 +230,10 @@ class IcebergTarget:
         """As the file itself notes it."""
         return read_left_out(path)
 
+    def places(self, asked: Sequence[tuple[Sequence[str], np.ndarray]]) -> Sequence[np.ndarray | None]:
+        """What is written for an Iceberg table keeps its order."""
+        return [None] * len(asked)
+
     def registered(self, name: TableName, paths: Sequence[str], commit: str) -> frozenset[str]:
         """Those of the paths that are live files of a table."""
         there = self._there(name)

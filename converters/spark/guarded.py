@@ -20,10 +20,11 @@ _PATIENCE, _NAP = 2.0, 0.001
 
 
 class Guarded:
-    """Iterates over batches once; `count` is the rows so far."""
+    """Iterates over batches once; `count` is the rows so far. Without `ahead` nobody asks for more than is used up."""
 
-    def __init__(self, batches: Iterable[pa.RecordBatch]) -> None:
+    def __init__(self, batches: Iterable[pa.RecordBatch], ahead: bool = True) -> None:
         self._batches = batches
+        self._ahead = ahead
         self._error: BridgeError | None = None
         self._pool = pa.default_memory_pool()
         self._limit = self._pool.bytes_allocated() + _AHEAD
@@ -34,7 +35,8 @@ class Guarded:
             for batch in self._batches:
                 self.count += batch.num_rows
                 self._limit = max(self._limit, 4 * batch.nbytes)
-                self._wait()
+                if self._ahead:
+                    self._wait()
                 yield batch
         except BridgeError as error:
             self._error = error

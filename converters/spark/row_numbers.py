@@ -1,7 +1,7 @@
 """Row ids that a file must hold itself, because a place in it no longer tells them.
 
-A lake numbers the rows of a file from its first; a file from which rows were left out, or whose source holds ids of its
-own, gets them as a column, as DuckDB 1.5.5 writes it for rows that were updated (it is found by its field id).
+A lake numbers the rows of a file from its first; a file in which rows were left out or moved, or whose source holds ids
+of its own, gets them as a column, as DuckDB 1.5.5 writes it for rows that were updated (it is found by its field id).
 """
 
 from __future__ import annotations
@@ -30,13 +30,18 @@ class RowNumbers:
     first: int
 
     @staticmethod
-    def of(task: RewriteTask, stored: pa.Schema, some_left_out: bool) -> RowNumbers:
+    def of(task: RewriteTask, stored: pa.Schema, moved: bool) -> RowNumbers:
+        """`moved`: some row is not at its place in the source."""
         first = task.source.first_row_id
         own = any(field_id(each) == int(_FIELD.id) for each in stored)
-        taken = any(each.name.casefold() == _FIELD.name for each in task.target.fields)
-        if first is None or taken or not (own or some_left_out):
+        if first is None or _is_taken(task) or not (own or moved):
             return RowNumbers((), 0)
         return RowNumbers((_FIELD,), first)
+
+    @staticmethod
+    def can_hold(task: RewriteTask) -> bool:
+        """Whether rows keep their ids wherever they are put."""
+        return task.source.first_row_id is None or not _is_taken(task)
 
     def fill(self, batch: pa.RecordBatch, position: int) -> pa.RecordBatch:
         """A batch with the id of each row; where the source holds none it is the first row's plus the position."""
@@ -45,3 +50,7 @@ class RowNumbers:
         counted = np.arange(self.first + position, self.first + position + batch.num_rows, dtype=np.int64)
         place = batch.schema.get_field_index(_FIELD.name)
         return batch.set_column(place, batch.schema.field(place), pc.coalesce(batch.column(place), pa.array(counted)))
+
+
+def _is_taken(task: RewriteTask) -> bool:
+    return any(each.name.casefold() == _FIELD.name for each in task.target.fields)

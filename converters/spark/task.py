@@ -1,8 +1,7 @@
 """One file rewritten: read in batches, without what is deleted, laid out, written. Plain Python; no Spark in here.
 
-Rows pass through in file order, so that every attempt writes the same rows into the same file. They are not sorted by
-the table's order: deletes that the source adds later name positions in its file, and a lake sorts when it merges. Files
-are cut at `target_bytes` by the bytes that a row took so far. A big source file stays one task.
+Rows pass through in file order, or sorted as the target says, so that every attempt writes the same rows into the same
+file. Files are cut at `target_bytes` by the bytes that a row took so far. A big source file stays one task.
 """
 
 from __future__ import annotations
@@ -10,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import astuple, dataclass, replace
 
+import duckdb
 import numpy as np
 import pyarrow as pa
 
@@ -17,11 +17,14 @@ from bridge.errors import BridgeError, Unreachable
 from converters import storage
 from converters.parquet.dictionaries import holds_merged, may_merge
 from converters.parquet.left_out import LEFT_OUT, packed
+from converters.parquet.places import position_field
+from converters.spark.cut import ROWS_IN, Cut
 from converters.spark.guarded import Guarded
 from converters.spark.plan import WRITTEN, RewriteTask
 from converters.spark.positions import read_positions
-from converters.spark.project import projection
+from converters.spark.project import Projection, projection
 from converters.spark.row_numbers import RowNumbers
+from converters.spark.sorting import Sorted, in_order, key_fields, with_positions
 from converters.spark.sources import Source, open_source
 from converters.spark.writing import connect, write_piece
 
@@ -44,30 +47,40 @@ class _Merges(BridgeError):
 def _rewritten(task: RewriteTask) -> pa.Table:
     source = open_source(task.source.path, task.source.format)
     deleted = read_positions(task.deleted, task.deleted_file)
-    numbers = RowNumbers.of(task, source.schema, len(deleted) > 0)
-    target = replace(task.target, fields=(*task.target.fields, *numbers.fields))
-    reading = projection(task.source, source.schema, target.fields)
-    storage.make_directory(target.directory)
-    with connect(target.settings) as connection:
-        made_rows = (
-            _live_rows(numbers.fill(reading.apply(batch), first), live)
-            for batch, first, live in _live(task, source, reading.needed, deleted)
+    with connect(task.target.settings) as connection:
+        moved = _moves(connection, task, source, deleted)
+        numbers = RowNumbers.of(task, source.schema, len(deleted) > 0 or moved)
+        fields = (*task.target.fields, *numbers.fields)
+        position = position_field([each.name for each in fields])
+        target = replace(task.target, fields=(*fields, position) if moved else fields)
+        reading = projection(task.source, source.schema, target.fields)
+        storage.make_directory(target.directory)
+        batches = _live(task, source, reading, deleted)
+        if moved:
+            batches = ((with_positions(batch, position, first), first, live) for batch, first, live in batches)
+        living: Iterator[pa.RecordBatch] = (
+            _live_rows(numbers.fill(batch, first), live) for batch, first, live in batches
         )
-        rows = Guarded(_unmerged(made_rows, reading.schema) if target.settings.dictionaries else made_rows)
-        pieces = _Cut(iter(rows))
+        if target.settings.dictionaries:
+            living = _unmerged(living, reading.schema)
+        rows = Guarded(living, ahead=not moved)
+        cut = Cut(connection, iter(rows), reading.schema)
         sizes = _Sizes(source, task, len(deleted))
+        pieces = Sorted(connection, cut, target, position, sizes.known) if moved else cut
         made: list[dict[str, object]] = []
         while (first := pieces.peek()) is not None:
-            budget = sizes.budget(first)
-            feed = pa.RecordBatchReader.from_batches(reading.schema, pieces.take(budget))
             name = f"{task.output}-{len(made)}.parquet"
-            start = None if len(deleted) else sizes.written
+            start = None if moved or len(deleted) else sizes.written
+            notes = {LEFT_OUT: packed(deleted)} if len(deleted) and not made else {}
             try:
-                notes = {LEFT_OUT: packed(deleted)} if len(deleted) and not made else {}
-                piece = write_piece(connection, feed, target, name, sizes.group_rows(first), notes)
+                piece = write_piece(
+                    connection, pieces.take(sizes.budget(first)), target, name, sizes.group_rows(first), notes
+                )
             except BridgeError:
                 rows.reraise()
                 raise
+            finally:
+                connection.unregister(ROWS_IN)
             rows.reraise()
             sizes.learn(piece.record_count, piece.size)
             made.append(
@@ -86,6 +99,15 @@ def _rewritten(task: RewriteTask) -> pa.Table:
     return pa.Table.from_pylist(made, schema=WRITTEN)
 
 
+def _moves(connection: duckdb.DuckDBPyConnection, task: RewriteTask, source: Source, deleted: np.ndarray) -> bool:
+    """Whether the rows are to be sorted: there is an order, they do not stand in it, and each can keep its id."""
+    if not task.target.sort or not RowNumbers.can_hold(task):
+        return False
+    keys = projection(task.source, source.schema, key_fields(task.target))
+    batches = (_live_rows(batch, live) for batch, _, live in _live(task, source, keys, deleted))
+    return not in_order(connection, batches, task.target)
+
+
 def _unmerged(batches: Iterator[pa.RecordBatch], schema: pa.Schema) -> Iterator[pa.RecordBatch]:
     """The batches, as long as a dictionary changes no value of them, which only their float columns can tell."""
     floating = [place for place, field in enumerate(schema) if may_merge(field.type)]
@@ -99,16 +121,16 @@ _STAT = ("field", "size", "values", "nulls", "nans", "lower", "upper")
 _Live = tuple[pa.RecordBatch, int, "np.ndarray | None"]
 
 
-def _live(task: RewriteTask, source: Source, needed: tuple[str, ...], deleted: np.ndarray) -> Iterator[_Live]:
-    """Batches of the file with the position of their first row, and which of their rows live (None: all)."""
+def _live(task: RewriteTask, source: Source, reading: Projection, deleted: np.ndarray) -> Iterator[_Live]:
+    """Batches of the table's columns with the position of their first row, and which of their rows live (None: all)."""
     first = 0
-    for batch in source.batches(needed):
+    for batch in source.batches(reading.needed):
         low, high = np.searchsorted(deleted, (first, first + batch.num_rows))
         live = None
         if high > low:
             live = np.ones(batch.num_rows, dtype=bool)
             live[deleted[low:high] - first] = False
-        yield batch, first, live
+        yield reading.apply(batch), first, live
         first += batch.num_rows
     if len(deleted) and deleted[-1] >= first:
         raise Unreachable(f"data file {task.source.path} has {first} rows, but row {deleted[-1]} of it is deleted")
@@ -117,30 +139,6 @@ def _live(task: RewriteTask, source: Source, needed: tuple[str, ...], deleted: n
 
 def _live_rows(batch: pa.RecordBatch, live: np.ndarray | None) -> pa.RecordBatch:
     return batch if live is None else batch.filter(pa.array(live))
-
-
-class _Cut:
-    """A stream of batches in pieces of a number of rows."""
-
-    def __init__(self, batches: Iterator[pa.RecordBatch]) -> None:
-        self._batches = batches
-        self._held: pa.RecordBatch | None = None
-
-    def peek(self) -> pa.RecordBatch | None:
-        """The rows that come next; None at the end."""
-        while self._held is None or not self._held.num_rows:
-            self._held = next(self._batches, None)
-            if self._held is None:
-                return None
-        return self._held
-
-    def take(self, budget: int) -> Iterator[pa.RecordBatch]:
-        """Rows of one piece."""
-        while budget > 0 and (held := self.peek()) is not None:
-            count = min(budget, held.num_rows)
-            self._held = held.slice(count)
-            budget -= count
-            yield held.slice(0, count)
 
 
 @dataclass(slots=True)
@@ -153,6 +151,12 @@ class _Sizes:
     written: int = 0
     bytes: int = 0
 
+    @property
+    def known(self) -> int | None:
+        """How many rows are to be written, where that is told before they are read."""
+        rows = self.task.source.record_count or self.source.rows
+        return None if rows is None else rows - self.deleted
+
     def budget(self, next_: pa.RecordBatch) -> int:
         if self.written:
             wide = self.bytes / self.written
@@ -161,8 +165,7 @@ class _Sizes:
         else:
             wide = next_.nbytes / next_.num_rows
         budget = max(1, int(self.task.target.settings.target_bytes / max(wide, 1e-3)))
-        known = self.task.source.record_count or self.source.rows
-        left = None if known is None else known - self.deleted - self.written
+        left = None if self.known is None else self.known - self.written
         # no last file that is a small rest
         return left if left is not None and budget < left <= budget * 1.25 else budget
 

@@ -29,7 +29,7 @@ class SparkRows:
     def rewrite(
         self, plan: str, files: Sequence[FileRewrite], target: Target, progress: ProgressSink, what: str
     ) -> WrittenFiles:
-        """Rewrite files row by row in their order; files of which no row is left are not written."""
+        """Rewrite files, sorted where the target is; files of which no row is left are not written."""
         rewriter = Rewriter(self._engine, self._staging)
         tasks = []
         for place, each in enumerate(files):

@@ -18,7 +18,6 @@ from dataclasses import dataclass
 from types import MappingProxyType
 
 import duckdb
-import pyarrow as pa
 
 from bridge.errors import BridgeError, Unreachable
 from bridge.model.paths import scheme
@@ -89,14 +88,14 @@ def failed(what: str, error: duckdb.Error) -> BridgeError:
 
 def write_piece(
     connection: duckdb.DuckDBPyConnection,
-    rows: pa.RecordBatchReader,
+    rows: str,
     target: Target,
     name: str,
     group_rows: int,
     notes: Mapping[str, str] = MappingProxyType({}),
 ) -> Piece:
-    """One file with all the rows, and key-value metadata; it is at its place whole or not at all, and that is the
-    directory of its partition when all rows are of one."""
+    """One file with all rows of a relation, and key-value metadata; it is at its place whole or not at all, and that is
+    the directory of its partition when all rows are of one."""
     fields, settings = target.fields, target.settings
     columns = ", ".join(map(written, fields))
     options = [
@@ -114,14 +113,11 @@ def write_piece(
     if not settings.dictionaries:
         options.append("DICTIONARY_SIZE_LIMIT 0")
     with _aside(target.directory, name) as local:
-        connection.register("rows_in", rows)
         try:
-            query = f"COPY (SELECT {columns} FROM rows_in) TO {literal(local)} ({', '.join(options)})"
+            query = f"COPY (SELECT {columns} FROM {rows}) TO {literal(local)} ({', '.join(options)})"
             [(_, count, size, footer, stats, _)] = connection.execute(query).fetchall()
         except duckdb.Error as error:
             raise failed(f"{target.directory}/{name} cannot be written", error) from error
-        finally:
-            connection.unregister("rows_in")
         told = column_stats(connection, fields, stats, local)
         partition = one_partition(connection, local, target)
         directory = "/".join(filter(None, (target.directory, below(target, partition))))

@@ -33,7 +33,11 @@ def bench() -> Any:
 
 @pytest.mark.parametrize(
     ("kind", "layout"),
-    [("parquet", "one row in three deleted"), pytest.param("orc", "partitioned", marks=pytest.mark.exhaustive)],
+    [
+        ("parquet", "one row in three deleted"),
+        pytest.param("orc", "partitioned", marks=pytest.mark.exhaustive),
+        pytest.param("parquet", "sorted", marks=pytest.mark.exhaustive),
+    ],
 )
 def test_memory_does_not_grow_with_the_file(kind: str, layout: str, bench: Any, tmp_path: Path) -> None:
     peaks = []

@@ -14,10 +14,11 @@ from converters.ducklake.catalog.job import Ids, Job, Rows, Snapshot, spec_begin
 from converters.ducklake.catalog.session import Session
 from converters.ducklake.catalog.tables import table
 from converters.ducklake.columns import ColumnRow, column_rows, spans
-from converters.ducklake.partition import PartitionKey, SortKey, partition_keys, sort_keys
-from converters.ducklake.settings import lake_settings, table_tags
+from converters.ducklake.partition import PartitionKey, partition_keys
+from converters.ducklake.settings import ORDER_TAG, lake_settings, table_tags
+from converters.ducklake.sorting import Declared, SortKey, next_order
 
-__all__ = ["define", "end_live"]
+__all__ = ["declared", "define", "end_live"]
 
 
 def define(session: Session, rows: Rows, job: Job, ids: Ids, chosen: Mapping[str, str]) -> None:
@@ -148,8 +149,10 @@ def _layout(
     place: Mapping[int, int],
 ) -> None:
     """Partitioning from when it became current, sorting from the newest snapshot on."""
-    partition, order = partition_keys(job.table), sort_keys(job.table)
-    now, now_partition, now_order = (None, (), ()) if job.is_new else _current_layout(session, job.table_id)
+    partition = partition_keys(job.table)
+    now, now_partition = (None, ()) if job.is_new else _current_partition(session, job.table_id)
+    held = None if job.is_new else declared(session, job.table_id, job.before)
+    order, _ = next_order(job.table, held)
     job.partition_id, job.partition_start = now, _named_since(job.table, partition)
     if partition != now_partition:
         event = spec_begin(job.write, [event for _, event in job.events if event >= 0])
@@ -164,9 +167,9 @@ def _layout(
             for index, key in enumerate(partition):
                 rows.add("partition_column", id_, job.table_id, index, key.column, key.transform)
         _altered(job, by_rank, rank, None, columns=True)
-    if order != now_order:
+    if order != (held.keys if held else ()):
         rank = len(by_rank) - 1
-        if now_order:
+        if held and held.keys:
             end_live(session, "sort_info", job.table_id, by_rank[rank].id)
         if order:
             id_ = ids.next()
@@ -197,10 +200,8 @@ def _named_since(source: Table, partition: Sequence[PartitionKey]) -> int:
     return 0
 
 
-def _current_layout(
-    session: Session, table_id: int
-) -> tuple[int | None, tuple[PartitionKey, ...], tuple[SortKey, ...]]:
-    """The id and the keys of the partition spec, and the sort keys."""
+def _current_partition(session: Session, table_id: int) -> tuple[int | None, tuple[PartitionKey, ...]]:
+    """The id and the keys of the partition spec."""
     info, key = table("partition_info").c, table("partition_column").c
     keys = session.rows(
         sa.select(key.partition_id, key.column_id, key.transform)
@@ -208,15 +209,20 @@ def _current_layout(
         .where(info.table_id == table_id, info.end_snapshot.is_(None))
         .order_by(key.partition_key_index)
     )
-    sort, by = table("sort_info").c, table("sort_expression").c
-    orders = session.rows(
+    return keys[0][0] if keys else None, tuple(PartitionKey(*row[1:]) for row in keys)
+
+
+def declared(session: Session, table_id: int, columns: Mapping[int, ColumnRow]) -> Declared:
+    """The sort order of a table with these columns, and what we noted of the source's."""
+    sort, by, tag = table("sort_info").c, table("sort_expression").c, table("tag").c
+    keys = session.rows(
         sa.select(by.expression, by.sort_direction, by.null_order)
         .join(table("sort_info"), sort.sort_id == by.sort_id)
         .where(sort.table_id == table_id, sort.end_snapshot.is_(None))
         .order_by(by.sort_key_index)
     )
-    id_ = keys[0][0] if keys else None
-    return id_, tuple(PartitionKey(*row[1:]) for row in keys), tuple(SortKey(*row) for row in orders)
+    noted = [value for _, _, value in reads.tags(session, "tag", tag.object_id == table_id, tag.key == ORDER_TAG)]
+    return Declared(tuple(SortKey(*row) for row in keys), columns, *(noted or [""]))
 
 
 def end_live(session: Session, name: str, table_id: int, snapshot: int) -> None:

@@ -241,11 +241,25 @@ def _changed_since(session: Session, table_id: int, snapshot: int) -> str:
                 said = f"{word} in snapshot {id_}"
                 if word == "dropped_table":
                     return said
+                if word == "altered_table" and _sorts_alone(session, table_id, id_):
+                    continue
                 if word in MAINTENANCE:
                     maintained = maintained or said
                 else:
                     changed = changed or said
     return changed or maintained
+
+
+def _sorts_alone(session: Session, table_id: int, snapshot: int) -> bool:
+    """Whether a snapshot changed of a table's definition its sort order alone, which says nothing of its rows."""
+
+    def touches(name: str, key: str = "table_id") -> bool:
+        each = table(name).c
+        at = sa.or_(each.begin_snapshot == snapshot, each.end_snapshot == snapshot)
+        return bool(session.rows(sa.select(each[key]).where(each[key] == table_id, at).limit(1)))
+
+    others = any(map(touches, ("table", "column", "column_tag", "partition_info"))) or touches("tag", "object_id")
+    return touches("sort_info") and not others
 
 
 def changes(text: str) -> Iterator[tuple[str, str]]:
