@@ -69,7 +69,7 @@ def judge(
     scratch: Path,
     change: bool = True,
     compact: bool = False,
-    filters: int = 40,
+    filters: int = 12,
     timeout: float = 300,
     setup: Sequence[str] = (),
 ) -> list[str]:
