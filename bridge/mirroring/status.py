@@ -124,7 +124,7 @@ def _one(
         return replace(found, behind=0, behind_seconds=0.0, pending_files=0, pending_bytes=0)
     coming = commits[verdict.base + 1 :]
     oldest = coming[0].time if coming else source.table.updated
-    files, size = _pending(source, verdict.base, progress)
+    files, size = _pending(source, verdict.base, held, progress)
     age = max(0.0, now - oldest / 1_000_000)
     return replace(found, behind=len(coming), behind_seconds=age, pending_files=files, pending_bytes=size)
 
@@ -170,8 +170,8 @@ def _verdict(table: Table, held: TargetTable | None, options: Options) -> _Verdi
     return _Verdict(Standing.BEHIND, base, kept)
 
 
-def _pending(source: SourceTable, base: int, progress: ProgressSink) -> tuple[int, int]:
+def _pending(source: SourceTable, base: int, held: TargetTable | None, progress: ProgressSink) -> tuple[int, int]:
     """Data files that came after a commit index, and their bytes; a file that came twice counts once."""
-    table = source.files(progress, base if base >= 0 else None).table
+    table = source.files(progress, base if base >= 0 else None, held.standing if held is not None else None).table
     new = table.filter(pc.greater(table.column("begin"), base)).group_by("path").aggregate([("size", "max")])
     return new.num_rows, pc.sum(new.column("size_max")).as_py() or 0

@@ -75,7 +75,9 @@ def _files(opened: SourceTable, there: TargetTable | None, options: Options, pro
     """All files, or what came after the commit that the target holds."""
     table, mark = opened.table, None if there is None else there.bookmark
     try:
-        return table, opened.files(progress, _since(table, there, options)), mark is not None and _lost(table, mark)
+        held = None if there is None else there.standing
+        files = opened.files(progress, _since(table, there, options), held)
+        return table, files, mark is not None and _lost(table, mark)
     except Expired:
         if not options.follow:
             raise

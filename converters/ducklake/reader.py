@@ -16,7 +16,7 @@ from bridge.model.options import Options
 from bridge.model.paths import apply_map, is_absolute, is_within
 from bridge.model.table import Table, TableName
 from bridge.model.types import FieldId
-from bridge.ports import Notice, ProgressSink
+from bridge.ports import Held, Notice, ProgressSink
 from converters.ducklake.catalog.history import (
     Definition,
     LakeState,
@@ -50,7 +50,7 @@ class LakeSourceTable:
         self._history = history
         self.table = table
 
-    def files(self, progress: ProgressSink, since: int | None = None) -> Files:
+    def files(self, progress: ProgressSink, since: int | None = None, held: Held | None = None) -> Files:
         """What the catalog says of the files of every commit, or of those that changed after one, and what only delete
         files and merged files tell."""
 

@@ -8,6 +8,7 @@ import shlex
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
+from functools import partial
 
 import numpy as np
 import pyarrow.compute as pc
@@ -109,7 +110,7 @@ class DuckLakeTarget:
                     continue
                 bookmark = reads.bookmark(opened, match.id) if match.id >= 0 else None
                 held_as = TableName(() if match.schema == "main" else (match.schema,), match.name)
-                found[name] = TargetTable(held_as, bookmark)
+                found[name] = TargetTable(held_as, bookmark, standing=partial(self.standing, held_as))
         return found
 
     def taken(self, source: str) -> Sequence[TargetTable]:
@@ -320,11 +321,12 @@ class DuckLakeTarget:
                 return {}
             return reads.live_files(opened, found[0].id, table_folder(opened, self.data_path, name), paths, own)
 
-    def standing(self, name: TableName) -> Standing:
-        """The live data files, and the positions deleted in them by rows of the catalog and by delete files."""
+    def standing(self, name: TableName, paths: Sequence[str] | None = None) -> Standing:
+        """The live data files, or those of some paths, and the positions deleted in them by rows of the catalog and by
+        delete files."""
         with session(self.place) as opened:
             [held] = [each for each in reads.live_tables(opened) if _is(each, name)]
-            return live_state(opened, held.id, table_folder(opened, self.data_path, name))
+            return live_state(opened, held.id, table_folder(opened, self.data_path, name), paths)
 
     def left_out(self, path: str) -> np.ndarray:
         """As the file itself notes it."""

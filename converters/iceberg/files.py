@@ -18,10 +18,10 @@ from bridge.model.findings import Code, Finding
 from bridge.model.rewrite import DataFile, Equality
 from bridge.model.table import Table
 from bridge.model.types import ColumnType, FieldId, Leaf
-from bridge.ports import ProgressSink
+from bridge.ports import Held, ProgressSink
 from converters.deletes.windows import cut, islands
 from converters.iceberg import checks, inspection, recent
-from converters.iceberg.deletes import apply, delete_intervals
+from converters.iceberg.deletes import apply, delete_intervals, stored
 from converters.iceberg.manifests import STATS_MAPS, Listing, entries, list_manifests
 from converters.iceberg.mapped import Mapped
 from converters.iceberg.metadata import IcebergTable
@@ -177,12 +177,15 @@ class _Spool:
         return frame
 
 
-def read_files(source: IcebergTable, check: bool, progress: ProgressSink, since: int | None = None) -> Files:
-    """Read every manifest of the table's history once, or only those that tell what came after commit `since`; then
-    look at the files unless `check` is off. Expired when the files of `since` are not listed any more."""
+def read_files(
+    source: IcebergTable, check: bool, progress: ProgressSink, since: int | None = None, held: Held | None = None
+) -> Files:
+    """Read every manifest of the table's history once, or only those that tell what came after commit `since`, of which
+    `held` tells more; then look at the files unless `check` is off. Expired when the files of `since` are not listed
+    any more."""
     table = source.table
     commits = len(table.commits)
-    if since is not None and recent.needs_all(table, since):
+    if since is not None and (held is None or recent.needs_all(table, since)):
         since = None
     listing = list_manifests(source, since or 0)
     if since is not None and listing.reason:
@@ -195,18 +198,30 @@ def read_files(source: IcebergTable, check: bool, progress: ProgressSink, since:
         schemas.remove(table.schema)
     spool = _Spool(leaf_types([*schemas, table.schema]))
     passed = listing.manifests.clear() if since is None else recent.untouched(listing, since, commits)
-    core, damaged = _read(listing.manifests.join(passed, on="manifest", how="anti"), source, spool, progress)
+    read = _Entries(source, listing, progress)
+    read.add(listing.manifests.join(passed, on="manifest", how="anti"), spool)
+    files, deletes = read.live()
+    told = None
+    if since is not None:
+        if len(recent.aged(files, since, source.snapshots[since].sequence)):
+            read.add(passed.filter(pl.col("content") != 0))
+            passed = passed.filter(pl.col("content") == 0)
+            files, deletes = read.live()
+        if (deletes.filter(recent.moves(since))["content"] == 2).any():
+            # which files they apply to is not told by what is new
+            return read_files(source, check, progress)
+        assert held is not None
+        told = recent.settled(files, deletes, since, passed, source, held, progress)
+        if told is None:
+            read.add(passed)
+            passed = passed.clear()
+            files, deletes = read.live()
+            if (deletes["content"] == 2).any():
+                return read_files(source, check, progress)
+        else:
+            deletes = deletes.clear()
+    core, damaged = read.core, read.damaged
     problems += checks.damaged_manifests(damaged, listing, table, commits)
-    files, deletes = _live(core, listing, commits)
-    if since is not None and (deletes["content"] == 2).any():
-        # which files they apply to is not told by what is new
-        return read_files(source, check, progress)
-    if since is not None and recent.names_others(files, deletes, since):
-        held, more = _read(passed, source, None, progress, len(core))
-        problems += checks.damaged_manifests(more, listing, table, commits)
-        damaged |= more
-        core, passed = pl.concat([core, held]), passed.clear()
-        files, deletes = _live(core, listing, commits)
     problems += checks.equality_deletes(deletes, table)
     problems += checks.listed_twice(core, listing, table, commits)
     checks.refuse_unmapped(files, table)
@@ -215,15 +230,20 @@ def read_files(source: IcebergTable, check: bool, progress: ProgressSink, since:
         .with_row_index("file")
         .with_columns(pl.col("file").cast(pl.Int64))
     )
-    every = deletes
-    deletes = deletes.filter((pl.col("content") == 1) & (pl.col("end").is_null() | (pl.col("end") > listing.first)))
-    if since is not None:
-        deletes = recent.telling(files, deletes, since, source.snapshots[since].sequence)
-    pieces, deleted, unreadable = apply(files, deletes, table, source.path_map, progress)
-    findings = checks.undone_deletes(len(pieces) - len(files), table)
-    files = pieces
-    problems += unreadable
     problems += checks.wrong_sums(files, listing, table, damaged, passed)
+    findings: list[Finding] = []
+    every = deletes
+    if told is not None:
+        files, deleted = told
+    else:
+        deletes = deletes.filter((pl.col("content") == 1) & (pl.col("end").is_null() | (pl.col("end") > listing.first)))
+        if since is not None:
+            deletes = recent.telling(files, deletes, since, source.snapshots[since].sequence)
+        found_in = stored(deletes, table, source.path_map, progress, files["path"])
+        pieces, deleted, unreadable = apply(files, found_in, table)
+        findings += checks.undone_deletes(len(pieces) - len(files), table)
+        files = pieces
+        problems += unreadable
     if since is not None:
         files, deleted = recent.only(files, deleted, since)
     problems += checks.unreadable_formats(files, table)
@@ -288,6 +308,23 @@ def _rearranged(found: IcebergFiles, files: pl.DataFrame, deleted: pl.DataFrame,
 
 def _arrow(files: pl.DataFrame, deleted: pl.DataFrame) -> tuple[pa.Table, pa.Table]:
     return files.select(DATA_FILES.names).to_arrow().cast(DATA_FILES), deleted.to_arrow().cast(DELETED_ROWS)
+
+
+class _Entries:
+    """The entries of the manifests that were read so far, and which of these could not be."""
+
+    def __init__(self, source: IcebergTable, listing: Listing, progress: ProgressSink) -> None:
+        self.core, self.damaged = _no_entries(), dict[int, BridgeError]()
+        self._source, self._listing, self._progress = source, listing, progress
+
+    def add(self, manifests: pl.DataFrame, spool: _Spool | None = None) -> None:
+        """Read more, without statistics where there is no spool for them."""
+        core, damaged = _read(manifests, self._source, spool, self._progress, len(self.core))
+        self.core, self.damaged = pl.concat([self.core, core]), self.damaged | damaged
+
+    def live(self) -> tuple[pl.DataFrame, pl.DataFrame]:
+        """Data files and delete files with their live intervals."""
+        return _live(self.core, self._listing, len(self._source.table.commits))
 
 
 def _read(

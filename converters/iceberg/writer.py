@@ -218,7 +218,7 @@ class IcebergTarget:
     def _catalog(self) -> str:
         return self._home.location(TableName((), ""))
 
-    def standing(self, name: TableName) -> Standing:
+    def standing(self, name: TableName, paths: Sequence[str] | None = None) -> Standing:
         """Conflict: what a lake lost is told by comparing files and deletes when they are published; the difference to
         a table of another format that was rolled back is not made."""
         raise Conflict(
