@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from unittest.mock import patch
@@ -13,6 +14,7 @@ from bridge.model.options import Options
 from bridge.ports import Held, Silent
 from converters import storage
 from converters.iceberg.reader import open_source
+from converters.spark.wiring import open_engine
 from tests.lake_parts import bounds, changes
 
 __all__ = ["holding", "opened", "partial_readings"]
@@ -61,16 +63,26 @@ def opened() -> Iterator[list[tuple[str, str]]]:
         yield seen
 
 
+def resolved(files: Files, first: int = 0) -> Files:
+    """With what equality deletes delete at a commit or later."""
+    equality = files.equality(first)
+    if equality is None:
+        return files
+    with tempfile.TemporaryDirectory() as staging:
+        engine = open_engine(Options(), staging)
+        return files.resolved(engine.resolve("plan", equality, Silent(), "resolving"))
+
+
 def partial_readings(place: str, options: Options) -> list[tuple[int, int | None, int, int]]:
     """Compare what is read of a table after each of its commits with all that there is: (commit, what was taken as
     known, manifests opened, manifests that the newest commit and that one both list)."""
     [name] = (source := open_source(place, options)).tables()
     table = source.open(name)
-    whole, count = table.files(Silent()), len(table.table.commits)
+    whole, count = resolved(table.files(Silent())), len(table.table.commits)
     every, found = live_rows(whole, count), []
     for since in range(count):
         with opened() as seen:
-            part = table.files(Silent(), since, holding(whole, since))
+            part = resolved(table.files(Silent(), since, holding(whole, since)), since)
         manifests = sum(what == "manifest" for what, _ in seen)
         found.append((since, part.since, manifests, 0))
         if part.since is None:

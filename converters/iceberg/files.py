@@ -20,7 +20,7 @@ from bridge.model.table import Table
 from bridge.model.types import ColumnType, FieldId, Leaf
 from bridge.ports import Held, ProgressSink
 from converters.deletes.windows import cut, islands
-from converters.iceberg import checks, inspection, recent
+from converters.iceberg import checks, inspection, reach, recent
 from converters.iceberg.deletes import apply, delete_intervals, stored
 from converters.iceberg.manifests import STATS_MAPS, Listing, entries, list_manifests
 from converters.iceberg.mapped import Mapped
@@ -31,6 +31,7 @@ from converters.iceberg.stats import decode, has_exact_bounds, leaf_types
 __all__ = ["IcebergFiles", "read_files"]
 
 _CHUNK = 20_000
+_NO_FILES = pl.DataFrame(schema={"path": pl.String, "begin": pl.Int64})
 _CORE = (
     "entry",
     "manifest",
@@ -167,6 +168,13 @@ class _Spool:
                         found[entry].add(int(field))
         return found
 
+    def every(self, field: FieldId) -> Iterator[pl.DataFrame]:
+        """What is known of a column, in parts."""
+        for _, _, parts in self.chunks():
+            listed = parts(field)
+            if listed is not None:
+                yield listed
+
     def read(self, number: int, field: FieldId) -> pl.DataFrame | None:
         path = self._name(number, field)
         if not path.exists():
@@ -201,25 +209,37 @@ def read_files(
     read = _Entries(source, listing, progress)
     read.add(listing.manifests.join(passed, on="manifest", how="anti"), spool)
     files, deletes = read.live()
-    told = None
-    if since is not None:
+    told, reached = None, _NO_FILES
+    if since is not None and held is not None:
+        equality = pl.col("content") == 2
         if len(recent.aged(files, since, source.snapshots[since].sequence)):
             read.add(passed.filter(pl.col("content") != 0))
             passed = passed.filter(pl.col("content") == 0)
             files, deletes = read.live()
-        if (deletes.filter(recent.moves(since))["content"] == 2).any():
-            # which files they apply to is not told by what is new
+            if deletes.select(equality.any()).item():
+                return read_files(source, check, progress)  # one from before may apply to a new file
+        came, went = (deletes.filter(equality & each) for each in recent.moves(since))
+        if reach.outlived(went, files, passed):
             return read_files(source, check, progress)
-        assert held is not None
-        told = recent.settled(files, deletes, since, passed, source, held, progress)
+        if len(came):
+            more, keys = (
+                reach.concerned(came, passed, listing.manifests, source),
+                _Spool(reach.keys_of(came, spool.types)),
+            )
+            read.add(more, keys)
+            passed = passed.join(more, on="manifest", how="anti")
+            files, deletes = read.live()
+            reached = reach.concerning(came, files, listing.manifests, source, (spool, keys))
+        positions = deletes.filter(~equality)
+        told = recent.settled(files, positions, since, passed, source, held, reached["path"], progress)
         if told is None:
             read.add(passed)
             passed = passed.clear()
             files, deletes = read.live()
-            if (deletes["content"] == 2).any():
+            if deletes.select(equality.any()).item():
                 return read_files(source, check, progress)
         else:
-            deletes = deletes.clear()
+            deletes = came if len(reached) else came.clear()
     core, damaged = read.core, read.damaged
     problems += checks.damaged_manifests(damaged, listing, table, commits)
     problems += checks.equality_deletes(deletes, table)
@@ -245,7 +265,7 @@ def read_files(
         files = pieces
         problems += unreadable
     if since is not None:
-        files, deleted = recent.only(files, deleted, since)
+        files, deleted = recent.only(files, deleted, since, reached)
     problems += checks.unreadable_formats(files, table)
     fresh = files if since is None else files.filter(pl.col("begin") > since)
     remeasured: dict[int, inspection.Remeasured] = {}

@@ -38,9 +38,15 @@ def untouched(listing: Listing, since: int, commits: int) -> pl.DataFrame:
     return listing.manifests.join(through.select("manifest"), on="manifest", how="semi")
 
 
-def moves(since: int) -> pl.Expr:
-    """Whether something came or went."""
-    return (pl.col("begin") > since) | pl.col("end").is_not_null()
+def moves(since: int) -> tuple[pl.Expr, pl.Expr]:
+    """Whether something came after a commit, or was there and went."""
+    came = pl.col("begin") > since
+    return came, ~came & pl.col("end").is_not_null()
+
+
+def _moved(since: int) -> pl.Expr:
+    came, went = moves(since)
+    return came | went
 
 
 def aged(files: pl.DataFrame, since: int, sequence: int) -> pl.DataFrame:
@@ -52,7 +58,7 @@ def aged(files: pl.DataFrame, since: int, sequence: int) -> pl.DataFrame:
 def telling(files: pl.DataFrame, deletes: pl.DataFrame, since: int, sequence: int) -> pl.DataFrame:
     """Of all position deletes those that have to be read to know in which files rows were deleted, or came back, since
     then: those that came or went, and the others that apply to the same files."""
-    changed = deletes.filter(moves(since))["referenced_data_file"]
+    changed = deletes.filter(_moved(since))["referenced_data_file"]
     if changed.null_count() or len(aged(files, since, sequence)):
         return deletes
     fresh = files.filter(pl.col("begin") > since)
@@ -68,17 +74,18 @@ def settled(
     passed: pl.DataFrame,
     source: IcebergTable,
     held: Held,
+    reached: pl.Series,
     progress: ProgressSink,
 ) -> tuple[pl.DataFrame, pl.DataFrame] | None:
     """The files, with those that the manifests that were `passed` over list and that lost rows since, and the deleted
     positions; None where that cannot be told without these manifests.
 
     `held` tells which positions of a file are deleted at commit `since`. What is told must only add to them: where one
-    would come back, a delete that was not read may forbid that.
+    would come back, a delete that was not read may forbid that. Files that are `reached` may lose more rows.
     """
     table, sequence = source.table, source.snapshots[since].sequence
-    came, back = pl.col("begin") > since, aged(files, since, sequence)["path"]
-    new, gone = deletes.filter(came), deletes.filter(~came & pl.col("end").is_not_null())
+    back, (came, went) = aged(files, since, sequence)["path"], moves(since)
+    new, gone = deletes.filter(came), deletes.filter(went)
     # what was there before applies to the new files that are as old, and to what the target knows
     earlier = deletes.filter(~came)
     earlier = earlier.filter(
@@ -90,9 +97,10 @@ def settled(
     found = stored(read, table, source.path_map, progress)
     if found.faults:
         return None
-    named = _named(found, gone.filter(_VECTOR)).filter(moves(since))
+    named = _named(found, gone.filter(_VECTOR)).filter(_moved(since))
     concerned = _concerned(named, files, since)
-    before, asked = files.filter(~came), concerned["path"]
+    before = files.filter(~came)
+    asked = pl.concat([concerned["path"], before.filter(pl.col("path").is_in(reached.implode()))["path"]])
     if (deletes["begin"] <= since).any() or (passed["content"] != 0).any():  # what lived of a file ends with it
         asked = pl.concat([asked, before.filter(pl.col("end").is_not_null())["path"]])
     asked = asked.unique().sort()
@@ -185,10 +193,14 @@ def _known(
     return rows.select("file", "position", "begin", pl.min_horizontal("end", "until", "masked").alias("end"))
 
 
-def only(files: pl.DataFrame, deleted: pl.DataFrame, since: int) -> tuple[pl.DataFrame, pl.DataFrame]:
-    """Files that begin or end later or lose rows later, numbered anew, with their deleted rows."""
-    losing = deleted.filter(pl.col("begin") > since)["file"].unique()
-    kept = files.sort("file").filter(moves(since) | pl.col("file").is_in(losing.implode()))
+def only(
+    files: pl.DataFrame, deleted: pl.DataFrame, since: int, reached: pl.DataFrame
+) -> tuple[pl.DataFrame, pl.DataFrame]:
+    """Files that begin or end later, lose rows later or are `reached` (path, begin), numbered anew, with their deleted
+    rows."""
+    losing = deleted.filter(pl.col("begin") > since)["file"]
+    losing = pl.concat([losing, files.join(reached, on=["path", "begin"], how="semi")["file"]]).unique()
+    kept = files.sort("file").filter(_moved(since) | pl.col("file").is_in(losing.implode()))
     numbers = kept.select("file").with_row_index("now").with_columns(pl.col("now").cast(pl.Int64))
     moved = deleted.join(numbers, on="file").sort("now", "position")
     return (
