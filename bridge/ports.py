@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Any, Protocol, runtime_checkable
 
+from bridge.model.expiry import Endings
 from bridge.model.files import FileProblem, Files, Standing
 from bridge.model.findings import Finding
 from bridge.model.objects import Objects, SourceObject
@@ -26,6 +27,7 @@ __all__ = [
     "Fitted",
     "Held",
     "Holder",
+    "KnowsEnded",
     "Lake",
     "LakeTableInfo",
     "Mirrors",
@@ -199,6 +201,17 @@ class TargetTable:
     """Whether the next run has to look at every file, whatever it holds."""
     standing: Held | None = None
     """What it can tell of data files without listing them all."""
+    updated: int | None = None
+    """When it was written last, in microseconds from 1970, where it says so."""
+
+
+@runtime_checkable
+class KnowsEnded(Protocol):
+    """A lake, as source or target: its catalog counts the data files that only older states use."""
+
+    def ended(self, name: TableName, there: TargetTable) -> Endings | None:
+        """Those of a table that are another's to delete, of the older snapshots that a target holds."""
+        ...
 
 
 @runtime_checkable

@@ -5,19 +5,23 @@ from __future__ import annotations
 import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from unittest.mock import patch
 
+import polars as pl
 import pyarrow as pa
 
 from bridge.model.files import Files, Standing, live_rows
 from bridge.model.options import Options
 from bridge.ports import Held, Silent
 from converters import storage
+from converters.iceberg.manifests import list_manifests
 from converters.iceberg.reader import open_source
+from converters.iceberg.recent import untouched
 from converters.spark.wiring import open_engine
 from tests.lake_parts import bounds, changes
 
-__all__ = ["holding", "opened", "partial_readings"]
+__all__ = ["Part", "holding", "opened", "partial_readings", "resolved"]
 
 
 def holding(whole: Files, since: int) -> Held:
@@ -73,21 +77,32 @@ def resolved(files: Files, first: int = 0) -> Files:
         return files.resolved(engine.resolve("plan", equality, Silent(), "resolving"))
 
 
-def partial_readings(place: str, options: Options) -> list[tuple[int, int | None, int, int]]:
-    """Compare what is read of a table after each of its commits with all that there is: (commit, what was taken as
-    known, manifests opened, manifests that the newest commit and that one both list)."""
+@dataclass(frozen=True)
+class Part:
+    """A reading of what came after a commit: whether it was one, and the manifests that it opened although that commit
+    and all later ones list them, by content: data (0) and deletes (1)."""
+
+    since: int
+    partial: bool
+    opened: tuple[int, ...]
+
+
+def partial_readings(place: str, options: Options) -> list[Part]:
+    """Compare what is read of a table after each of its commits with all that there is."""
     [name] = (source := open_source(place, options)).tables()
     table = source.open(name)
     whole, count = resolved(table.files(Silent())), len(table.table.commits)
     every, found = live_rows(whole, count), []
+    listing = list_manifests(table._source)
     for since in range(count):
         with opened() as seen:
-            part = resolved(table.files(Silent(), since, holding(whole, since)), since)
-        manifests = sum(what == "manifest" for what, _ in seen)
-        found.append((since, part.since, manifests, 0))
+            part = table.files(Silent(), since, holding(whole, since))
+        old = untouched(listing, since, count).filter(pl.col("path").is_in([path for _, path in seen]))
+        found.append(Part(since, part.since is not None, tuple(old["content"].sort())))
         if part.since is None:
             continue
         assert part.since == since
+        part = resolved(part, since)
         assert changes(part, since) == changes(whole, since), (place, since)
         live = live_rows(part, count)
         assert (live - live[since])[since:-1].tolist() == (every - every[since])[since:-1].tolist(), (place, since)

@@ -14,6 +14,7 @@ import numpy as np
 import pyarrow.compute as pc
 
 from bridge.errors import Blocked, BridgeError, Overtaken, Unreachable, UsageError
+from bridge.model.expiry import Endings
 from bridge.model.files import FileProblem, Files, Standing, live_rows
 from bridge.model.findings import Code, Finding
 from bridge.model.objects import Macro, ObjectKind, Objects, View
@@ -26,6 +27,7 @@ from bridge.model.types import Field
 from bridge.ports import Check, CommitResult, Fitted, Move, ObjectWrite, ProgressSink, Rows, TableWrite, TargetTable
 from converters.ducklake.catalog import reads
 from converters.ducklake.catalog.commit import NewLake, write_tables
+from converters.ducklake.catalog.ended import ended_files, ranges, snapshot_list
 from converters.ducklake.catalog.folders import table_folder
 from converters.ducklake.catalog.moves import drop_table, move_tables
 from converters.ducklake.catalog.objects import held_objects, schema_of, standing
@@ -141,6 +143,22 @@ class DuckLakeTarget:
                 drop_table(opened, name)
 
         with_retry(once)
+
+    def ended(self, name: TableName, there: TargetTable) -> Endings | None:
+        """The source's files that only older snapshots of the lake use."""
+        with session(self.place) as opened:
+            held = [each for each in reads.live_tables(opened) if _is(each, name)]
+            spans = [span for each in held for span in ended_files(opened, each.id, outside=True)]
+            if not spans:
+                return None
+            noted = [each for each in reads.noted_snapshots(opened, held[0].id) if each.commit]
+            snapshots = snapshot_list(opened)
+        groups = ranges(spans, [each.snapshot for each in noted], [each.commit for each in noted], snapshots)
+        ways = "keep them at the source (a longer retention, a tag)"
+        if self.place.backend != "duckdb":  # there the guard forbids it
+            ways += ", expire those snapshots in the lake (ducklake_expire_snapshots)"
+        hint = f"{ways}, or release the table and migrate it with --rewrite always"
+        return Endings(tuple(each.commit for each in noted), tuple(map(str, snapshots)), groups, hint)
 
     def newest(self) -> int | None:
         """The time of the lake's newest snapshot."""

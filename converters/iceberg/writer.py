@@ -107,7 +107,9 @@ class IcebergTarget:
                 stale = partial(_stale, metadata, self._home.replaces)
                 newer = (self._options.format_version or 0) > int(metadata.get("format-version", 1))
                 whole = newer or has_rewritten(metadata) is None
-                found[name] = TargetTable(there[0], bookmark_of(metadata), commits, listed, stale, whole)
+                updated = int(metadata.get("last-updated-ms", 0)) * 1000
+                mark = bookmark_of(metadata)
+                found[name] = TargetTable(there[0], mark, commits, listed, stale, whole, updated=updated)
         return found
 
     def published(self, namespace: tuple[str, ...]) -> Sequence[TargetTable]:

@@ -1,0 +1,70 @@
+"""Data files that only older snapshots of a lake use, counted by the snapshots that do."""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+
+import sqlalchemy as sa
+
+from bridge.model.expiry import Ended
+from converters.ducklake.catalog.session import Session
+from converters.ducklake.catalog.tables import table
+from converters.ducklake.catalog.times import micros
+
+__all__ = ["Span", "ended_files", "ranges", "scheduled", "snapshot_list"]
+
+Span = tuple[int, int, int, int]
+"""The first snapshot that uses some files, the first that does not, how many they are, and their bytes."""
+
+
+def ended_files(session: Session, table_id: int, outside: bool) -> list[Span]:
+    """Those of a table that no newer state uses too; with `outside` only files that are not below the data path."""
+    each = table("data_file").c
+    query = sa.select(
+        each.path,
+        sa.func.min(each.begin_snapshot).label("begin"),
+        sa.func.max(each.end_snapshot).label("end"),
+        sa.func.max(each.file_size_bytes).label("size"),
+    ).where(each.table_id == table_id)
+    if outside:
+        query = query.where(each.path_is_relative.is_not(True))
+    by_path = query.group_by(each.path).having(sa.func.count() == sa.func.count(each.end_snapshot)).subquery()
+    c = by_path.c
+    rows = session.rows(
+        sa.select(c.begin, c.end, sa.func.count(), sa.func.sum(c.size)).group_by(c.begin, c.end).order_by(c.end)
+    )
+    return [(int(begin), int(end), int(files), int(size or 0)) for begin, end, files, size in rows]
+
+
+def snapshot_list(session: Session) -> list[int]:
+    """The snapshots that the lake keeps, ascending."""
+    each = table("snapshot").c.snapshot_id
+    return [int(id_) for (id_,) in session.rows(sa.select(each).order_by(each))]
+
+
+def scheduled(session: Session, folder: str, after: int) -> list[int]:
+    """When files below a folder (relative to the data path) were scheduled for deletion, later than a time; in
+    microseconds from 1970."""
+    each = table("files_scheduled_for_deletion").c
+    time = sa.cast(each.schedule_start, sa.String) if session.place.backend == "sqlite" else each.schedule_start
+    query = sa.select(time).where(each.path_is_relative.is_(True), each.path.startswith(folder, autoescape=True))
+    times = [micros(row[0]) for row in session.rows(query)]
+    return [each for each in times if each > after]
+
+
+def ranges(spans: list[Span], commits: list[int], names: list[str], snapshots: list[int]) -> tuple[Ended, ...]:
+    """The files with their places among the snapshots of the source's commits (called `names`), and of the target's
+    snapshots: both are numbers of a lake's snapshots, ascending."""
+    found = []
+    for begin, end, files, size in spans:
+        after = bisect_left(commits, end)
+        found.append(
+            Ended(
+                (bisect_left(commits, begin), after),
+                (bisect_left(snapshots, begin), bisect_left(snapshots, end)),
+                files,
+                size,
+                names[after] if after < len(names) else "",
+            )
+        )
+    return tuple(each for each in found if each.snapshots[0] < each.snapshots[1])
