@@ -159,8 +159,6 @@ def _since(table: Table, there: TargetTable | None, options: Options) -> int | N
         return None
     if (there is not None and there.whole) or is_restored(table, mark):
         return None
-    if (options.ownership or mark.ownership) == "adopt":  # a file that comes back must be seen
-        return None
     if mark.definition != definition_of(table):  # files that are held may be read otherwise now
         return None
     return next((place for place, commit in enumerate(table.commits) if commit.id == mark.commit), None)

@@ -27,7 +27,7 @@ from bridge.model.types import Field
 from bridge.ports import Check, CommitResult, Fitted, Move, ObjectWrite, ProgressSink, Rows, TableWrite, TargetTable
 from converters.ducklake.catalog import reads
 from converters.ducklake.catalog.commit import NewLake, write_tables
-from converters.ducklake.catalog.ended import ended_files, ranges, snapshot_list
+from converters.ducklake.catalog.ended import ended_files, ever_registered, ranges, snapshot_list
 from converters.ducklake.catalog.folders import table_folder
 from converters.ducklake.catalog.moves import drop_table, move_tables
 from converters.ducklake.catalog.objects import held_objects, schema_of, standing
@@ -220,12 +220,10 @@ class DuckLakeTarget:
             mark = reads.bookmark(opened, held[0].id) if opened is not None and held else None
             if opened is None or mark is None or (options.ownership or mark.ownership) != "adopt":
                 return ()
-            folder = table_folder(opened, self.data_path, name)
-            stored = reads.file_paths(opened, held[0].id).values()
-        known = {folder + path if relative else path for path, relative in stored}
-        base = next((place for place, each in enumerate(table.commits) if each.id == mark.commit), -1)
-        new = files.table.filter(pc.greater(files.table.column("begin"), base))
-        back = [path for path in new.column("path").to_pylist() if path in known]
+            base = next((place for place, each in enumerate(table.commits) if each.id == mark.commit), -1)
+            new = files.table.filter(pc.greater(files.table.column("begin"), base)).column("path").to_pylist()
+            known = ever_registered(opened, held[0].id, table_folder(opened, self.data_path, name), new)
+        back = [path for path in new if path in known]
         if not back:
             return ()
         said = f"{len(back)} data files left the table and come back, such as {back[0]}"

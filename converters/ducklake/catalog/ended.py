@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_left
+from collections.abc import Sequence
 
 import sqlalchemy as sa
 
@@ -11,8 +12,9 @@ from converters.ducklake.catalog.session import Session
 from converters.ducklake.catalog.tables import table
 from converters.ducklake.catalog.times import micros
 
-__all__ = ["Span", "ended_files", "ranges", "scheduled", "snapshot_list"]
+__all__ = ["Span", "ended_files", "ever_registered", "ranges", "scheduled", "snapshot_list"]
 
+_ASKED = 500
 Span = tuple[int, int, int, int]
 """The first snapshot that uses some files, the first that does not, how many they are, and their bytes."""
 
@@ -34,6 +36,16 @@ def ended_files(session: Session, table_id: int, outside: bool) -> list[Span]:
         sa.select(c.begin, c.end, sa.func.count(), sa.func.sum(c.size)).group_by(c.begin, c.end).order_by(c.end)
     )
     return [(int(begin), int(end), int(files), int(size or 0)) for begin, end, files, size in rows]
+
+
+def ever_registered(session: Session, table_id: int, folder: str, paths: Sequence[str]) -> frozenset[str]:
+    """Those of some paths that are data files of a table, live or ended; `folder` is its own directory."""
+    each = table("data_file").c
+    query = sa.select(each.path, each.path_is_relative).where(each.table_id == table_id)
+    stored = [*paths, *(path.removeprefix(folder) for path in paths if path.startswith(folder))]
+    parts = [stored[start : start + _ASKED] for start in range(0, len(stored), _ASKED)]
+    rows = [row for part in parts for row in session.rows(query.where(each.path.in_(part)))]
+    return frozenset(folder + path if relative else path for path, relative in rows)
 
 
 def snapshot_list(session: Session) -> list[int]:
