@@ -15,7 +15,6 @@ import polars as pl
 from bridge.model.layout import Bucket, PartitionField, Simple, Truncate
 from bridge.model.paths import apply_map
 from bridge.model.schema import walk
-from bridge.model.table import Table
 from bridge.model.types import ColumnType, Decimal, FieldId, Leaf, Time, Timestamp
 from converters import storage
 from converters.iceberg.avro import read_records
@@ -67,6 +66,11 @@ def concerned(
     """The manifests of data files, of those that were `passed` over, that may list one that a delete applies to."""
     data = passed.filter(pl.col("content") == 0)
     summaries = _summaries(source)
+    types = {each.field.id: each.field.type for each in walk(source.table.all_fields)}
+    numbers = {
+        id_: [_is_number(each, types.get(each.source)) for each in spec.fields]
+        for id_, spec in source.table.specs.items()
+    }
     path_of = dict(manifests.select("manifest", "path").iter_rows())
     kept: set[int] = set()
     for row in deletes.unique("entry").rows(named=True):
@@ -74,7 +78,7 @@ def concerned(
         for manifest, path, of, oldest in data.select("manifest", "path", "spec", "oldest").iter_rows():
             if manifest in kept or oldest >= row["sequence"]:
                 continue
-            if not spec.fields or (of == spec.id and _overlap(spec.fields, ours, summaries.get(path), source.table)):
+            if not spec.fields or (of == spec.id and _overlap(numbers[spec.id], ours, summaries.get(path))):
                 kept.add(manifest)
     return data.filter(pl.col("manifest").is_in(list(kept)))
 
@@ -95,13 +99,13 @@ def _summaries(source: IcebergTable) -> dict[str, Summary]:
     return {apply_map(each["manifest_path"], source.path_map): each.get("partitions") for each in records}
 
 
-def _overlap(fields: Sequence[PartitionField], one: Summary, other: Summary, table: Table) -> bool:
-    """Whether two manifests may hold entries of one partition; True where it is not told."""
-    if not one or not other or len(one) != len(fields) or len(other) != len(fields):
+def _overlap(numbers: Sequence[bool], one: Summary, other: Summary) -> bool:
+    """Whether two manifests may hold entries of one partition; True where it is not told. `numbers` says of each field
+    whether its values are stored as whole numbers."""
+    if not one or not other or len(one) != len(numbers) or len(other) != len(numbers):
         return True
-    types = {each.field.id: each.field.type for each in walk(table.all_fields)}
-    for field, a, b in zip(fields, one, other, strict=True):
-        if (a["contains_null"] and b["contains_null"]) or not _is_number(field, types.get(field.source)):
+    for number, a, b in zip(numbers, one, other, strict=True):
+        if (a["contains_null"] and b["contains_null"]) or not number:
             continue
         low, high = (_number(a[name]) for name in ("lower_bound", "upper_bound"))
         least, most = (_number(b[name]) for name in ("lower_bound", "upper_bound"))
