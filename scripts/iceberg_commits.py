@@ -47,10 +47,21 @@ class Growing:
         """To version 3, in which rows are numbered: those that are there by the first commit after it."""
         self.metadata |= {"format-version": 3, "next-row-id": 0}
 
-    def append(self, number: int) -> None:
-        """A new data file of the rows that bench_metadata makes of a number."""
+    @property
+    def sequence(self) -> int:
+        """The sequence number of the newest commit."""
+        return int(self.metadata["snapshots"][-1]["sequence-number"])
+
+    @property
+    def manifests(self) -> list[tuple[str, int]]:
+        """The manifests of the newest commit, newest first: path and content (0: data, 1: deletes)."""
+        return [(each["manifest_path"], each["content"]) for each in self._manifests]
+
+    def append(self, number: int, sequence: int | None = None) -> None:
+        """A new data file of the rows that bench_metadata makes of a number, maybe under an older sequence number."""
         made = bench_metadata.entry(str(self.home), number, 0)
         bench_metadata.written(made, number)
+        made["sequence_number"] = sequence
         self._commit("append", 0, made, {"added-data-files": "1", "added-records": str(ROWS)})
 
     def positions(self, number: int, rows: Sequence[int], scoped: bool) -> None:
@@ -65,15 +76,20 @@ class Growing:
             made |= {key: [{"key": _PATH, "value": target.encode()}] for key in ("lower_bounds", "upper_bounds")}
         self._delete(made, len(rows), {"added-position-deletes": str(len(rows))})
 
-    def vector(self, number: int, rows: Sequence[int]) -> None:
-        """The first deletion vector of a data file."""
+    def vector(self, number: int, rows: Sequence[int], instead: str = "") -> str:
+        """A deletion vector of a data file, instead of the one that a manifest holds; its own manifest."""
         made, target = self._deleting(number, 1)
         path = made["file_path"].replace(".parquet", ".puffin")
         content, [place] = puffin([(target, np.array(sorted(rows), dtype=np.int64))], "bench")
         Path(path).write_bytes(content)
         made |= {"file_path": path, "file_format": "PUFFIN", "referenced_data_file": target}
         made |= {"content_offset": place.offset, "content_size_in_bytes": place.length}
-        self._delete(made, len(rows), {"added-position-deletes": str(len(rows))})
+        self._delete(made, len(rows), {"added-position-deletes": str(len(rows))}, instead)
+        return str(self._manifests[0]["manifest_path"])
+
+    def withdraw(self, manifest: str) -> None:
+        """What a manifest lists leaves the table."""
+        self._commit("delete", 0, None, {}, manifest)
 
     def equality(self, number: int, rows: Sequence[int]) -> None:
         """An equality delete by the column id, in the partition of a data file."""
@@ -94,27 +110,22 @@ class Growing:
         folder.mkdir(parents=True, exist_ok=True)
         return {**kept, "content": content, "file_path": f"{folder}/{name}"}, data["file_path"]
 
-    def _delete(self, made: Record, count: int, summary: Mapping[str, str]) -> None:
+    def _delete(self, made: Record, count: int, summary: Mapping[str, str], instead: str = "") -> None:
         made |= {"record_count": count, "file_size_in_bytes": Path(made["file_path"]).stat().st_size}
-        self._commit("delete", 1, {"status": 1, "data_file": made}, {"added-delete-files": "1", **summary})
+        self._commit("delete", 1, {"status": 1, "data_file": made}, {"added-delete-files": "1", **summary}, instead)
 
-    def _commit(self, operation: str, content: int, entry: Record, summary: Mapping[str, str]) -> None:
+    def _commit(
+        self, operation: str, content: int, entry: Record | None, summary: Mapping[str, str], without: str = ""
+    ) -> None:
         from pyiceberg.manifest import MANIFEST_LIST_FILE_SCHEMAS
         from pyiceberg.utils.schema_conversion import AvroSchemaConversion
 
         version = self.metadata["format-version"]
         before = self.metadata["snapshots"][-1]
         id_, sequence = int(uuid.uuid4().int >> 65), before["sequence-number"] + 1
-        entry |= {"snapshot_id": id_, "sequence_number": None, "file_sequence_number": None}
-        path = f"{self.home}/metadata/{uuid.uuid4()}-m0.avro"
-        header = {"format-version": str(version), "content": "deletes" if content else "data"}
-        length = bench_metadata.put_manifest(path, self.metadata, version, [entry], header)
-        file = entry["data_file"]
-        stated = bench_metadata.stated(path, length, sequence, id_, [0], content)
-        bound = dict.fromkeys(("lower_bound", "upper_bound"), struct.pack("<i", file["partition"]["at_day"]))
-        stated |= {"added_rows_count": file["record_count"]}
-        stated["partitions"] = [{"contains_null": False, "contains_nan": False, **bound}]
-        self._manifests.insert(0, stated)
+        self._manifests = [each for each in self._manifests if each["manifest_path"] != without]
+        if entry is not None:
+            self._manifests.insert(0, self._manifest(version, content, entry, id_, sequence))
         rows = self._number() if version > 2 else {}
         listed = f"{self.home}/metadata/snap-{id_}-1-{uuid.uuid4()}.avro"
         schema = AvroSchemaConversion().iceberg_to_avro(MANIFEST_LIST_FILE_SCHEMAS[version], "manifest_file")
@@ -128,6 +139,19 @@ class Growing:
         self.metadata["snapshot-log"].append({"snapshot-id": id_, "timestamp-ms": now})
         self.metadata |= {"last-sequence-number": sequence, "last-updated-ms": now, "current-snapshot-id": id_}
         self.metadata["refs"]["main"]["snapshot-id"] = id_
+
+    def _manifest(self, version: int, content: int, entry: Record, id_: int, sequence: int) -> Record:
+        """Write the manifest of an entry; what the list says of it."""
+        given = entry.get("sequence_number")
+        entry |= {"snapshot_id": id_, "sequence_number": given, "file_sequence_number": given}
+        path = f"{self.home}/metadata/{uuid.uuid4()}-m0.avro"
+        header = {"format-version": str(version), "content": "deletes" if content else "data"}
+        length = bench_metadata.put_manifest(path, self.metadata, version, [entry], header)
+        file = entry["data_file"]
+        stated = bench_metadata.stated(path, length, sequence, id_, [0], content)
+        bound = dict.fromkeys(("lower_bound", "upper_bound"), struct.pack("<i", file["partition"]["at_day"]))
+        stated["partitions"] = [{"contains_null": False, "contains_nan": False, **bound}]
+        return stated | {"added_rows_count": file["record_count"], "min_sequence_number": given or sequence}
 
     def _number(self) -> Record:
         """Row ids for the data manifests that have none yet."""

@@ -87,14 +87,14 @@ class Part:
     opened: tuple[int, ...]
 
 
-def partial_readings(place: str, options: Options) -> list[Part]:
-    """Compare what is read of a table after each of its commits with all that there is."""
+def partial_readings(place: str, options: Options, last: int | None = None) -> list[Part]:
+    """Compare what is read of a table after each of its commits, or of the last few, with all that there is."""
     [name] = (source := open_source(place, options)).tables()
     table = source.open(name)
     whole, count = resolved(table.files(Silent())), len(table.table.commits)
     every, found = live_rows(whole, count), []
     listing = list_manifests(table._source)
-    for since in range(count):
+    for since in range(0 if last is None else max(0, count - last), count):
         with opened() as seen:
             part = table.files(Silent(), since, holding(whole, since))
         old = untouched(listing, since, count).filter(pl.col("path").is_in([path for _, path in seen]))

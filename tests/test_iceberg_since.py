@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import random
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -44,21 +46,23 @@ def test_what_changed_is_read_as_with_everything(kind: str) -> None:
     assert all(each.partial for each in readings(kind))
 
 
-@pytest.fixture
-def growing(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Any:
-    """A table of forty files in days of their own, ten to a snapshot, of which only two are there: whoever opens
-    another fails."""
+def made(monkeypatch: pytest.MonkeyPatch, place: Path, files: int, per: int, real: Sequence[int]) -> Any:
+    """A table as the benchmarks make them, each file of a day of its own, of which only some are there."""
     monkeypatch.syspath_prepend(str(ROOT / "scripts"))
     import bench_metadata
     from iceberg_commits import Growing
 
-    shape = bench_metadata.Shape(40, 10)
-    bench_metadata.generate(tmp_path, shape, (5, 17))
-    return Growing(tmp_path / shape.name)
+    shape = bench_metadata.Shape(files, per)
+    bench_metadata.generate(place, shape, real)
+    return Growing(place / shape.name)
 
 
 @pytest.mark.parametrize("version", [2, 3])
-def test_small_deletes_open_nothing_that_they_do_not_concern(version: int, growing: Any, tmp_path: Path) -> None:
+def test_small_deletes_open_nothing_that_they_do_not_concern(
+    version: int, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Whoever opens one of the files that are not there fails."""
+    growing = made(monkeypatch, tmp_path, 40, 10, (5, 17))
     lake = tmp_path / "lake.db"
 
     def read(**more: Any) -> list[str]:
@@ -66,8 +70,8 @@ def test_small_deletes_open_nothing_that_they_do_not_concern(version: int, growi
         growing.save()
         pair = Pair(f"iceberg:{growing.home}", f"ducklake:{lake}", bridge.Options(verify="metadata", **more))
         with opened() as seen:
-            made = catch_up(pair, Silent())
-        assert made.exit_code == 0, (made.error, made.tables)
+            told = catch_up(pair, Silent())
+        assert told.exit_code == 0, (told.error, told.tables)
         return sorted(what for what, _ in set(seen) if what in ("manifest", "delete file"))
 
     if version == 3:
@@ -93,6 +97,55 @@ def test_small_deletes_open_nothing_that_they_do_not_concern(version: int, growi
     [(rows,)] = lake_rows(lake, "SELECT count(*) FROM ducklake_inlined_delete_1")
     assert rows == sum(gone), "no position is noted twice"
     growing.check(41, growing.metadata["last-sequence-number"] - 5)
+
+
+@pytest.mark.parametrize("version", [2, 3])
+@pytest.mark.parametrize("seed", [1, *(pytest.param(each, marks=pytest.mark.exhaustive) for each in range(2, 20))])
+def test_deletes_that_come_and_go_are_read_as_with_everything(
+    seed: int, version: int, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Deletes of every kind, also taken back; files that leave, and come under the sequence number of before."""
+    growing, dice = made(monkeypatch, tmp_path, 2, 1, (0, 1)), random.Random(seed)
+    files, vectors = {0: "", 1: ""}, dict[int, tuple[str, set[int]]]()
+    # what is there begins anew, so that any of it can leave
+    for manifest, _ in growing.manifests:
+        growing.withdraw(manifest)
+    if version == 3:
+        growing.upgrade()
+    for number in (0, 1, 365):  # the first and the last are of one day
+        growing.append(number)
+        files[number] = growing.manifests[0][0]
+    found: list[Part] = []
+    for step in range(24):
+        number, rows = dice.choice(sorted(files)), {dice.randrange(12) for _ in range(3)}
+        deletes = [path for path, content in growing.manifests if content]
+        match dice.choice(["append", "leave", "back", "positions", "scoped", "vector", "vector", "equality", "undo"]):
+            case "append":
+                number = max(files) + 365
+                growing.append(number)
+                files[number] = growing.manifests[0][0]
+            case "leave" if len(files) > 2:
+                growing.withdraw(files.pop(number))
+                vectors.pop(number, None)
+            case "back":
+                number = next(each for each in range(0, 9_000, 365) if each not in files)
+                growing.append(number, dice.randint(1, growing.sequence))
+                files[number] = growing.manifests[0][0]
+            case "positions" | "scoped" as what if version == 2:
+                growing.positions(number, sorted(rows), what == "scoped")
+            case "vector" if version == 3:
+                path, before = vectors.get(number, ("", set()))
+                rows |= before if dice.random() < 0.8 else set()
+                vectors[number] = growing.vector(number, sorted(rows), path), rows
+            case "equality":
+                growing.equality(number, sorted(rows))
+            case "undo" if deletes:
+                growing.withdraw(path := dice.choice(deletes))
+                vectors = {each: value for each, value in vectors.items() if value[0] != path}
+        if step % 3 == 2:
+            growing.save()
+            found += partial_readings(str(growing.home), bridge.Options(check_files="none"), 4)
+    assert sum(each.partial for each in found) > len(found) / 3
 
 
 def test_an_owned_table_is_followed_by_what_changed(tmp_path: Path) -> None:

@@ -208,6 +208,7 @@ def read_files(
     passed = listing.manifests.clear() if since is None else recent.untouched(listing, since, commits)
     read = _Entries(source, listing, progress)
     read.add(listing.manifests.join(passed, on="manifest", how="anti"), spool)
+    described = len(read.core)
     files, deletes = read.live()
     told, reached = None, _NO_FILES
     if since is not None and held is not None:
@@ -218,8 +219,8 @@ def read_files(
             files, deletes = read.live()
             if deletes.select(equality.any()).item():
                 return read_files(source, check, progress)  # one from before may apply to a new file
-        came, went = (deletes.filter(equality & each) for each in recent.moves(since))
-        if reach.outlived(went, files, passed):
+        came = deletes.filter(equality & (pl.col("begin") > since))
+        if reach.outlived(deletes.filter(equality & pl.col("end").is_not_null()), files, passed):
             return read_files(source, check, progress)
         if len(came):
             more, keys = (
@@ -264,6 +265,8 @@ def read_files(
         findings += checks.undone_deletes(len(pieces) - len(files), table)
         files = pieces
         problems += unreadable
+        if since is not None and len(files.filter((pl.col("begin") > since) & (pl.col("entry") >= described))):
+            return read_files(source, check, progress)  # a row came back, and its file begins anew
     if since is not None:
         files, deleted = recent.only(files, deleted, since, reached)
     problems += checks.unreadable_formats(files, table)
