@@ -33,6 +33,16 @@ def mirrored(tmp_path: Path) -> Mirrored:
     return Mirrored(tmp_path, "sqlite:")
 
 
+def test_in_a_duckdb_file_the_hint_is_another(tmp_path: Path) -> None:
+    """There the guard lets no snapshot be expired that uses a file of the source."""
+    mirrored = Mirrored(tmp_path)
+    does(mirrored.add(seed=8), "append", "replace_all", "append")
+    assert mirrored.round().exit_code == 0
+    found = asked(mirrored, time.time() + 6 * DAY)
+    assert found is not None and found.due == found.files == 1
+    assert "--rewrite always" in found.hint and "ducklake_expire" not in found.hint
+
+
 def keeping(life: Life, **properties: str) -> None:
     with life.table.transaction() as changed:
         changed.set_properties({f"history.expire.{key.replace('_', '-')}": text for key, text in properties.items()})

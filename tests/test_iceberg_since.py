@@ -148,6 +148,25 @@ def test_deletes_that_come_and_go_are_read_as_with_everything(
     assert sum(each.partial for each in found) > len(found) / 3
 
 
+@pytest.mark.parametrize("kind", ["positions", "scoped", "equality"])
+def test_old_deletes_apply_to_a_file_that_comes_back_as_old_as_it_was(
+    kind: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    growing = made(monkeypatch, tmp_path, 2, 1, (0, 1))
+    growing.append(365)
+    manifest, age = growing.manifests[0][0], growing.sequence
+    if kind == "equality":
+        growing.equality(365, [3])
+    else:
+        growing.positions(365, [3], kind == "scoped")
+    growing.withdraw(manifest)
+    growing.append(730)
+    growing.append(365, age)
+    growing.save()
+    found = partial_readings(str(growing.home), bridge.Options(check_files="none"))
+    assert found[-2].partial == (kind != "equality"), "before it came back"
+
+
 def test_an_owned_table_is_followed_by_what_changed(tmp_path: Path) -> None:
     mirrored = Mirrored(tmp_path, options=bridge.Options(verify="none", ownership="adopt"))
     life = mirrored.add()

@@ -22,20 +22,27 @@ Span = tuple[int, int, int, int]
 def ended_files(session: Session, table_id: int, outside: bool) -> list[Span]:
     """Those of a table that no newer state uses too; with `outside` only files that are not below the data path."""
     each = table("data_file").c
-    query = sa.select(
-        each.path,
-        sa.func.min(each.begin_snapshot).label("begin"),
-        sa.func.max(each.end_snapshot).label("end"),
-        sa.func.max(each.file_size_bytes).label("size"),
-    ).where(each.table_id == table_id)
-    if outside:
-        query = query.where(each.path_is_relative.is_not(True))
-    by_path = query.group_by(each.path).having(sa.func.count() == sa.func.count(each.end_snapshot)).subquery()
-    c = by_path.c
-    rows = session.rows(
-        sa.select(c.begin, c.end, sa.func.count(), sa.func.sum(c.size)).group_by(c.begin, c.end).order_by(c.end)
+    by_path = (
+        sa.select(
+            each.path,
+            each.path_is_relative,
+            sa.func.min(each.begin_snapshot).label("begin"),
+            sa.func.max(each.end_snapshot).label("end"),
+            sa.func.max(each.file_size_bytes).label("size"),
+        )
+        .where(each.table_id == table_id)
+        .group_by(each.path, each.path_is_relative)
+        .having(sa.func.count() == sa.func.count(each.end_snapshot))
+        .subquery()
     )
-    return [(int(begin), int(end), int(files), int(size or 0)) for begin, end, files, size in rows]
+    c = by_path.c
+    spans = (c.begin, c.end, c.path_is_relative)
+    rows = session.rows(sa.select(*spans, sa.func.count(), sa.func.sum(c.size)).group_by(*spans).order_by(c.end))
+    return [
+        (int(begin), int(end), int(files), int(size or 0))
+        for begin, end, relative, files, size in rows
+        if not (outside and relative)
+    ]
 
 
 def ever_registered(session: Session, table_id: int, folder: str, paths: Sequence[str]) -> frozenset[str]:
@@ -59,7 +66,7 @@ def scheduled(session: Session, folder: str, after: int) -> list[int]:
     microseconds from 1970."""
     each = table("files_scheduled_for_deletion").c
     time = sa.cast(each.schedule_start, sa.String) if session.place.backend == "sqlite" else each.schedule_start
-    query = sa.select(time).where(each.path_is_relative.is_(True), each.path.startswith(folder, autoescape=True))
+    query = sa.select(time).where(each.path_is_relative, each.path.startswith(folder, autoescape=True))
     times = [micros(row[0]) for row in session.rows(query)]
     return [each for each in times if each > after]
 
