@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Any, Protocol, runtime_checkable
 
+from bridge.model.expiry import Endings
 from bridge.model.files import FileProblem, Files, Standing
 from bridge.model.findings import Finding
 from bridge.model.objects import Objects, SourceObject
@@ -24,7 +25,9 @@ __all__ = [
     "CommitResult",
     "Fit",
     "Fitted",
+    "Held",
     "Holder",
+    "KnowsEnded",
     "Lake",
     "LakeTableInfo",
     "Mirrors",
@@ -69,15 +72,20 @@ class Rows(Protocol):
     def __iter__(self) -> Iterator[Any]: ...
 
 
+Held = Callable[[Sequence[str]], Standing]
+"""The state, as a target holds it, of those of some data files that it holds under their own paths."""
+
+
 class SourceTable(Protocol):
     """One table, opened: its definition and history, and on request its files and rows."""
 
     @property
     def table(self) -> Table: ...
 
-    def files(self, progress: ProgressSink, since: int | None = None) -> Files:
+    def files(self, progress: ProgressSink, since: int | None = None, held: Held | None = None) -> Files:
         """Read the file metadata of every commit of the table; for a target that holds commit `since` at least that of
-        the files that begin or end later or in which rows are deleted later (see Files.since)."""
+        the files that begin or end later or in which rows are deleted later (see Files.since). `held` answers for that
+        commit, so that a source need not be read for what the target knows."""
         ...
 
     def rows(self, commit: str) -> Rows:
@@ -191,6 +199,19 @@ class TargetTable:
     """What of it the source has overtaken."""
     whole: bool = False
     """Whether the next run has to look at every file, whatever it holds."""
+    standing: Held | None = None
+    """What it can tell of data files without listing them all."""
+    updated: int | None = None
+    """When it was written last, in microseconds from 1970, where it says so."""
+
+
+@runtime_checkable
+class KnowsEnded(Protocol):
+    """A lake, as source or target: its catalog counts the data files that only older states use."""
+
+    def ended(self, name: TableName, there: TargetTable) -> Endings | None:
+        """Those of a table that are another's to delete, of the older snapshots that a target holds."""
+        ...
 
 
 @runtime_checkable
@@ -365,8 +386,8 @@ class Target(Protocol):
         """Those of the paths that are live files of a table, now or at a source commit."""
         ...
 
-    def standing(self, name: TableName) -> Standing:
-        """The data files and deleted rows of the newest state of a table that we wrote."""
+    def standing(self, name: TableName, paths: Sequence[str] | None = None) -> Standing:
+        """The data files and deleted rows of the newest state of a table that we wrote, or those of some paths."""
         ...
 
     @property

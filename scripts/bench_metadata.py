@@ -26,7 +26,7 @@ import sys
 import tempfile
 import time
 import uuid
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -163,8 +163,53 @@ def stated(path: str, length: int, sequence: int, snapshot: int, files: Sequence
     }
 
 
-def generate(root: Path, shape: Shape) -> None:
-    """Write the table below `root`; it appears under its own name only when it is complete."""
+def written(entry: dict[str, Any], number: int, place: Path | None = None) -> None:
+    """Write the data file of an entry, at its path or elsewhere, as far as its bounds say what is in it."""
+    import numpy as np
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    rows, data = np.arange(ROWS), entry["data_file"]
+    low = (FIRST_DAY + number % 365) * DAY + number * 1_000
+    names = [f"customer-{number + each % 18:08d}" for each in range(ROWS)]
+    columns: dict[str, Any] = {"id": number * ROWS + rows, "at": pa.array(low + rows * 1_000, pa.timestamp("us"))}
+    columns["customer"] = names
+    for key in range(4, COLUMNS + 1):
+        spread = number % 1_009 + key + rows % 101
+        columns[f"c{key}"] = spread + number / 7 if key % 2 else spread.astype(np.int32)
+    made = pa.table(columns)
+    ids = [field.with_metadata({"PARQUET:field_id": str(key)}) for key, field in enumerate(made.schema, 1)]
+    target = place or Path(data["file_path"])
+    target.parent.mkdir(parents=True, exist_ok=True)
+    pq.write_table(made.cast(pa.schema(ids)), target)
+    data["file_size_in_bytes"] = target.stat().st_size
+    data["null_value_counts"] = [{"key": key, "value": 0} for key in range(1, COLUMNS + 1)]
+
+
+def put_manifest(
+    path: str, metadata: dict[str, Any], version: int, records: list[dict[str, Any]], header: dict[str, str]
+) -> int:
+    """Write a manifest of a table; its length."""
+    import fastavro
+    from pyiceberg.manifest import data_file_with_partition, manifest_entry_schema_with_data_file
+    from pyiceberg.partitioning import PartitionSpec
+    from pyiceberg.schema import Schema
+    from pyiceberg.utils.schema_conversion import AvroSchemaConversion
+
+    schema, spec = Schema(**metadata["schemas"][0]), PartitionSpec(**metadata["partition-specs"][0])
+    file_type = data_file_with_partition(spec.partition_type(schema), version)
+    stored = manifest_entry_schema_with_data_file(version, file_type)
+    avro = fastavro.parse_schema(AvroSchemaConversion().iceberg_to_avro(stored, "manifest_entry"))
+    facts = {"schema": json.dumps(metadata["schemas"][0]), "schema-id": "0", "partition-spec-id": "0", **header}
+    facts["partition-spec"] = json.dumps(metadata["partition-specs"][0]["fields"])
+    with open(path, "wb") as file:
+        fastavro.writer(file, avro, records, codec="deflate", metadata=facts)
+        return file.tell()
+
+
+def generate(root: Path, shape: Shape, real: Collection[int] = ()) -> None:
+    """Write the table below `root`, of which only some data files are there; it appears under its own name only when it
+    is complete."""
     import fastavro
     from pyiceberg.manifest import (
         MANIFEST_LIST_FILE_SCHEMAS,
@@ -220,7 +265,11 @@ def generate(root: Path, shape: Shape) -> None:
         id_, sequence = 1_000_000_007 * (commit + 1), commit + 1
         files = range(commit * shape.per, min(shape.files, (commit + 1) * shape.per))
         path = f"{final}/metadata/{uuid.UUID(int=commit)}-m0.avro"
-        length = write(path, entries, [entry(str(final), each, id_) for each in files], header, 2 * commit)
+        made_of = {each: entry(str(final), each, id_) for each in files}
+        for each in made_of.keys() & set(real):
+            stored_at = made_of[each]["data_file"]["file_path"].removeprefix(f"{final}/")
+            written(made_of[each], each, building / stored_at)
+        length = write(path, entries, list(made_of.values()), header, 2 * commit)
         manifests.insert(0, stated(path, length, sequence, id_, files, content=0))
         cut = [
             each for each in files if each * shape.deletes // shape.files != (each + 1) * shape.deletes // shape.files

@@ -1,18 +1,23 @@
 """How much a round of a mirror costs that finds a small change in a large table.
 
-    python scripts/bench_mirror.py publish [FILES ...] [--backend duckdb|sqlite] [--snapshots N] [--pending N]
+    python scripts/bench_mirror.py publish|follow [FILES ...] [--backend duckdb|sqlite] [--snapshots N] [--pending N]
         [--verify metadata|none] [--profile]
 
 `publish`: a lake with FILES data files of ten columns, spread over some snapshots, is published as Iceberg once. Then
 one append and one deletion of a single row are committed in the lake, each followed by a round whose work is measured
 in a process that has done a round before; at last so many commits wait for one round. Every data file is a hard link
 to one of a hundred rows.
+
+`follow`: an Iceberg table of as many files, of which only those are there that are changed, is mirrored into a lake;
+then an append, position deletes, deletion vectors and equality deletes of a few rows, each in a commit and a round of
+its own, in tables of versions 2 and 3.
 """
 
 from __future__ import annotations
 
 import argparse
 import cProfile
+import json
 import os
 import pstats
 import shutil
@@ -20,12 +25,13 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import bench_metadata
 import duckdb
+from iceberg_commits import Growing
 
 import bridge
 from bridge.mirroring.pair import Pair
@@ -34,6 +40,8 @@ from bridge.ports import Silent
 from converters.ducklake.extensions import connect, needed
 
 ROWS = 100
+LIMIT, TIMES = 1.5, 2.0
+"""Seconds of work that a small change may take, and how much more of them in the largest table than in the smallest."""
 LINKS = 50_000
 """How often a file is linked; file systems allow little more."""
 COLUMNS = "i AS id, TIMESTAMP '2024-01-01' + to_seconds(i) AS ts, 'user-' || i AS name, i / 3.0 AS d, " + ", ".join(
@@ -115,8 +123,9 @@ def _statements() -> None:
             lake.execute(each)
 
 
-def publish(count: int, backend: str, snapshots: int, pending: int, profile: bool, verify: str) -> None:
-    """One size."""
+def publish(count: int, backend: str, snapshots: int, pending: int, profile: bool, verify: str) -> dict[str, Took]:
+    """One size; the seconds of each small change."""
+    took: dict[str, Took] = {}
     with tempfile.TemporaryDirectory(prefix="bench-mirror-") as home:
         lake = Lake(Path(home), backend)
         lake.fill(count, min(snapshots, count))
@@ -125,9 +134,10 @@ def publish(count: int, backend: str, snapshots: int, pending: int, profile: boo
         pair = Pair(f"ducklake:{lake.attach}", f"iceberg:{lake.warehouse}", options)
 
         def work(what: str, commits: int = 1) -> None:
-            measured(pair, f"{count:>7} files  {backend:<7} {what}", commits, profile)
+            took[what] = measured(pair, f"{count:>7} files  {backend:<7} {what}", commits, profile)
 
         work("publish all")
+        took.clear()
         lake.do(f"INSERT INTO lake.t SELECT {COLUMNS} FROM range(10) r(i)")
         work("an append, cold")
         lake.do(f"INSERT INTO lake.t SELECT {COLUMNS} FROM range(10) r(i)")
@@ -142,16 +152,22 @@ def publish(count: int, backend: str, snapshots: int, pending: int, profile: boo
         if pending:
             lake.do(*(f"INSERT INTO lake.t SELECT {COLUMNS} FROM range(10) r(i)" for _ in range(pending)))
             work(f"{pending} commits", pending)
+            del took[f"{pending} commits"]
+    return took
 
 
-def measured(pair: Pair, what: str, commits: int, profile: bool) -> None:
+Took = tuple[float, float]
+"""Seconds by the clock, and of the processors, those of the other process that verifies included."""
+
+
+def measured(pair: Pair, what: str, commits: int, profile: bool) -> Took:
     """One round, which has to bring everything."""
     profiled = cProfile.Profile()
     if profile:
         profiled.enable()
-    wall, cpu = time.perf_counter(), time.process_time()
+    wall, cpu = time.perf_counter(), sum(os.times()[:4])
     made = catch_up(pair, Silent())
-    wall, cpu = time.perf_counter() - wall, time.process_time() - cpu
+    wall, cpu = time.perf_counter() - wall, sum(os.times()[:4]) - cpu
     profiled.disable()
     assert made.exit_code == 0, (made.error, [each.message for each in made.tables])
     [each] = made.tables
@@ -159,41 +175,64 @@ def measured(pair: Pair, what: str, commits: int, profile: bool) -> None:
     print(f"{what:<44} {wall:7.2f} s {cpu:7.2f} s cpu  {each.state.value}, {each.commits} commits{rate}", flush=True)
     if profile:
         pstats.Stats(profiled).sort_stats("cumulative").print_stats(45)
+    return wall, cpu
 
 
-def follow(count: int, backend: str, snapshots: int, pending: int, profile: bool, verify: str) -> None:
-    """One size of the other direction."""
-    import pyarrow as pa
-    from pyiceberg.catalog.sql import SqlCatalog
+def follow(count: int, backend: str, snapshots: int, pending: int, profile: bool, verify: str) -> dict[str, Took]:
+    """One size of the other direction; the seconds of each small commit."""
+    took: dict[str, Took] = {}
+    for version in (2, 3):
+        with tempfile.TemporaryDirectory(prefix="bench-mirror-") as home:
+            shape = bench_metadata.Shape(count, max(1, count // snapshots))
+            old = [count // 3, count // 2, count - 2]
+            bench_metadata.generate(Path(home), shape, old)
+            table = Growing(Path(home) / shape.name)
+            target = f"ducklake:{'sqlite:' if backend == 'sqlite' else ''}{home}/lake.{backend}"
 
-    with tempfile.TemporaryDirectory(prefix="bench-mirror-") as home:
-        shape = bench_metadata.Shape(count, max(1, count // snapshots))
-        bench_metadata.generate(Path(home), shape)
-        settings = {"type": "sql", "uri": f"sqlite:///{home}/catalog.db", "warehouse": f"file://{home}/warehouse"}
-        catalog = SqlCatalog("bench", **settings)
-        catalog.create_namespace("a")
-        table = catalog.register_table("a.t", f"{home}/{shape.name}/metadata/v1.metadata.json")
-        with table.update_spec() as spec:  # PyIceberg computes days with a package of its own
-            spec.remove_field("at_day")
-        schema = table.schema().as_arrow()
-        rows = pa.Table.from_pylist([dict.fromkeys(schema.names)] * 2, schema=schema)
-        target = f"ducklake:{'sqlite:' if backend == 'sqlite' else ''}{home}/lake.{backend}"
+            def work(what: str, commits: int = 1, target: str = target, place: Path = table.home, **given: Any) -> Took:
+                options = bridge.Options(**{"verify": verify, **given})
+                label = f"{count:>7} files  {backend:<7} {what}"
+                return measured(Pair(f"iceberg:{place}", target, options), label, commits, profile)
 
-        def work(what: str, commits: int = 1, **given: Any) -> None:
-            options = bridge.Options(source_options=tuple(settings.items()), **{"verify": verify, **given})
-            pair = Pair("iceberg-catalog:bench", target, options)
-            measured(pair, f"{count:>7} files  {backend:<7} {what}", commits, profile)
-
-        # no file of the table is there, so that none may be looked at
-        work("everything", check_files="none", verify="none", accept=frozenset({"unchecked-doubt"}))
-        for what in ("an append, cold", "an append", "an append"):
-            table.append(rows)
-            work(what)
-        work("nothing")
-        if pending:
-            for _ in range(pending):
-                table.append(rows)
-            work(f"{pending} commits", pending)
+            added, deletes = count, 0
+            if version == 3:
+                table.upgrade()
+            table.append(added)
+            table.save()
+            added += 1
+            # most files are not there, so that none may be looked at
+            work("everything", check_files="none", verify="none", accept=frozenset({"unchecked-doubt"}))
+            for turn in ("cold", ""):
+                for what in ("append", "position delete", "scoped position delete", "equality delete"):
+                    if version == 3:
+                        what = "deletion vector"
+                    number = old[bool(turn)]
+                    match what:
+                        case "append":
+                            table.append(added)
+                            added += 1
+                        case "deletion vector":
+                            table.vector(number, range(3, 9))
+                        case "equality delete":
+                            table.equality(number, range(40, 43))
+                        case _:
+                            table.positions(
+                                number, range(5, 9) if "scoped" in what else range(20, 22), "scoped" in what
+                            )
+                    deletes += what != "append"
+                    table.save()
+                    took[what] = work(f"{what}{', cold' if turn else ''}")
+                    if version == 3:
+                        break
+            work("nothing")
+            if pending and version == 2:
+                for _ in range(pending):
+                    table.append(added)
+                    added += 1
+                table.save()
+                work(f"{pending} commits", pending)
+            table.check(added, deletes)
+    return took
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -206,19 +245,38 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--pending", type=int, default=0)
     parser.add_argument("--verify", choices=["metadata", "none"], default="metadata")
     parser.add_argument("--profile", action="store_true")
-    parser.add_argument("--here", action="store_true")
+    parser.add_argument("--here", metavar="FILE", help=argparse.SUPPRESS)
     given = parser.parse_args(arguments)
     if given.what == "statements":
         _statements()
         return
+    if given.here:
+        one = publish if given.what == "publish" else follow
+        took = one(given.files[0], given.backend, given.snapshots, given.pending, given.profile, given.verify)
+        Path(given.here).write_text(json.dumps(took))
+        return
+    subprocess.run(["uptime"], check=False)
+    found = []
     for count in given.files:
-        if given.here:
-            one = publish if given.what == "publish" else follow
-            one(count, given.backend, given.snapshots, given.pending, given.profile, given.verify)
-            continue
         more = ["--backend", given.backend, "--snapshots", str(given.snapshots), "--pending", str(given.pending)]
-        more += ["--verify", given.verify, *(["--profile"] if given.profile else []), "--here"]
-        subprocess.run([sys.executable, __file__, given.what, str(count), *more], check=True)
+        more += ["--verify", given.verify, *(["--profile"] if given.profile else [])]
+        with tempfile.NamedTemporaryFile(suffix=".json") as result:
+            command = [sys.executable, __file__, given.what, str(count), *more, "--here", result.name]
+            subprocess.run(command, check=True)
+            found.append(json.loads(Path(result.name).read_text()))
+    _judge(found[0], found[-1])
+
+
+def _judge(small: Mapping[str, Took], large: Mapping[str, Took]) -> None:
+    """Whether the work follows the change: what it took at the first and the last size. On a busy machine go by the
+    seconds of the processors."""
+    for what, (seconds, cpu) in large.items():
+        before, cpu_before = small[what]
+        times = seconds / before
+        said = [f"<= {LIMIT:g} s: {'met' if seconds <= LIMIT else 'MISSED'}"]
+        said += [f"<= {TIMES:g} x: {'met' if times <= TIMES else 'MISSED'}"]
+        by_cpu = f"(cpu {cpu_before:.2f} s -> {cpu:.2f} s, x {cpu / cpu_before:.2f})"
+        print(f"{what:<24} {before:6.2f} s -> {seconds:6.2f} s, x {times:.2f} {by_cpu}  {'; '.join(said)}")
 
 
 if __name__ == "__main__":

@@ -26,6 +26,7 @@ TESTS = (
 _PANDAS = "ignore:PySpark does not yet fully support pandas:FutureWarning"
 PACKAGES = (
     "pytest",
+    "hypothesis",
     "pytest-timeout",
     "pytest-xdist",
     "duckdb-extension-iceberg==1.5.5",
@@ -65,7 +66,7 @@ def main() -> int:
         found = environment(given.home, given.python, version)
         print(f"pyspark {version}", flush=True)
         ran = subprocess.run(
-            [str(found), "-m", "pytest", "-q", "-m", "", "-W", _PANDAS, *(given.test or TESTS)],
+            [str(found), "-m", "pytest", "-q", "-W", _PANDAS, *(given.test or TESTS)],
             cwd=ROOT,
             env={**os.environ, "PYTHONPATH": str(ROOT)},
             check=False,

@@ -45,7 +45,7 @@ def bounds(files: Files, since: int) -> set[tuple[Any, ...]]:
     return {
         (
             batch.field,
-            batch.exact,
+            batch.exact or each["lower"] is None,
             rows[each["file"]]["path"],
             *(str(value) for key, value in each.items() if key != "file"),
         )

@@ -13,6 +13,7 @@ from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
 import bridge
+from tests.iceberg_parts import partial_readings
 from tests.lake_versions import wrong_versions
 from tests.support import ROOT, lake_rows
 from tests.test_mirror import Mirrored, command, killed, started
@@ -144,6 +145,7 @@ def test_a_life_in_spark(version: int, seed: int, tmp_path: Path) -> None:
         done = len(noted)
     assert done > 8
     assert wrong_versions(str(lake), asked, tmp_path / "asked") == []
+    assert partial_readings(str(states[-1]), bridge.Options(check_files="none"))
     compactions = [
         id_
         for id_, text in lake_rows(lake, "SELECT snapshot_id, commit_message FROM ducklake_snapshot_changes")

@@ -104,7 +104,7 @@ def test_a_table_of_somebody_else(table: Case, tmp_path: Path) -> None:
 
 KEYS = {
     "table", "target", "state", "source_commit", "source_time", "target_commit", "target_time", "lag_commits",
-    "lag_seconds", "pending_files", "pending_bytes", "message", "hint",
+    "lag_seconds", "pending_files", "pending_bytes", "expiring", "message", "hint",
 }  # fmt: skip
 
 

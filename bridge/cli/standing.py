@@ -7,6 +7,7 @@ from datetime import datetime, timezone
 from typing import Any
 
 from bridge.cli.render import size_text
+from bridge.mirroring.expiry import Expiring
 from bridge.mirroring.status import Standing, TableStatus
 
 __all__ = ["exit_code", "status_data", "status_text"]
@@ -44,9 +45,18 @@ def _data(each: TableStatus) -> dict[str, Any]:
         "lag_seconds": each.behind_seconds,
         "pending_files": each.pending_files,
         "pending_bytes": each.pending_bytes,
+        "expiring": _expiring(each.expiring),
         "message": each.message,
         "hint": each.hint,
     }
+
+
+def _expiring(each: Expiring | None) -> dict[str, Any] | None:
+    if each is None:
+        return None
+    facts = {name: getattr(each, name) for name in ("snapshots", "first", "last", "files", "bytes", "gone", "due")}
+    by = None if each.by is None else _time(int(each.by * 1_000_000))
+    return {"danger": each.danger.value, **facts, "by": by, "why": each.why, "hint": each.hint}
 
 
 def _time(micros: int | None) -> str | None:
@@ -65,6 +75,9 @@ def status_text(found: Sequence[TableStatus]) -> list[str]:
         lines.append(f"{name}: {each.standing.value}{_lag(each)}" + (f": {each.message}" if each.message else ""))
         if each.hint:
             lines.append(f"  hint: {each.hint}")
+        if each.expiring is not None:
+            lines.append(f"  expiring: {each.expiring.text}")
+            lines.append(f"    hint: {each.expiring.hint}")
         if each.newest is not None and each.standing is not Standing.CURRENT:
             lines.append(f"  source at {_commit(each.newest, each.newest_time)}")
         if each.held is not None:

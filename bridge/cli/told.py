@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping
 from datetime import datetime, timezone
 from typing import Any
 
+from bridge.mirroring.expiry import Expiring
 from bridge.mirroring.pair import Round, State, TableOutcome
 
 __all__ = ["line", "lines"]
@@ -27,6 +28,12 @@ def lines(told: Round, form: str, blot: Callable[[str], str], before: Round | No
         if (each.state is not State.CURRENT or each.behind)
         and not (each.state is State.DROPPED and each in last_tables)
     ]
+    known = {each.source: _mark(each) for each in last_tables}
+    found += [
+        {**start, "level": "warning", "table": str(each.source), **_danger(each.expiring)}
+        for each in told.tables
+        if each.expiring is not None and _mark(each) != known.get(each.source)
+    ]
     found += [
         {**start, "level": "warning", "message": f"{each} matches no table of the source for now"}
         for each in told.idle
@@ -37,6 +44,15 @@ def lines(told: Round, form: str, blot: Callable[[str], str], before: Round | No
         said = {"state": "failed", "exit_code": error.exit_code, "message": error.message, "hint": error.hint}
         found.append({**start, "level": "error", **{key: value for key, value in said.items() if value != ""}})
     return [line(each, form, blot) for each in found]
+
+
+def _mark(each: TableOutcome) -> tuple[str, str] | None:
+    """What has to change before a warning is said again: how near it is, or where it begins."""
+    return None if each.expiring is None else (each.expiring.danger.value, each.expiring.first)
+
+
+def _danger(each: Expiring) -> dict[str, Any]:
+    return {"expiring": each.danger.value, "message": each.text, "hint": each.hint}
 
 
 def _facts(each: TableOutcome) -> dict[str, Any]:

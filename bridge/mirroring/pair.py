@@ -7,6 +7,7 @@ from enum import Enum
 from typing import Literal
 
 from bridge.errors import BridgeError, Conflict
+from bridge.mirroring.expiry import Expiring
 from bridge.model.options import Options
 from bridge.model.secrets import shown
 from bridge.model.table import TableName
@@ -51,7 +52,8 @@ class TableOutcome:
 
     `commit` is the source's commit that the target holds now, `commit_time` its time in microseconds from 1970;
     `behind` and `behind_seconds` are what is still to come: commits, and the age of the oldest of them in seconds.
-    `commits`, `files` and `bytes` are what the round brought; `message` says what is wrong.
+    `commits`, `files` and `bytes` are what the round brought; `message` says what is wrong, `expiring` which files the
+    source may delete that older snapshots of the target use.
     """
 
     source: TableName
@@ -65,6 +67,7 @@ class TableOutcome:
     files: int = 0
     bytes: int = 0
     message: str = ""
+    expiring: Expiring | None = None
 
 
 @dataclass(frozen=True, slots=True)

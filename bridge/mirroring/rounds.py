@@ -5,8 +5,9 @@ from __future__ import annotations
 import time
 from dataclasses import replace
 
-from bridge.app import Report, carry_out, open_ends
+from bridge.app import Ends, Report, carry_out, open_ends
 from bridge.errors import BridgeError
+from bridge.mirroring.expiry import Danger, Expiring, expiring
 from bridge.mirroring.names import follow_names
 from bridge.mirroring.pair import Pair, Round, State, TableOutcome
 from bridge.model.findings import Code
@@ -42,11 +43,11 @@ def catch_up(pair: Pair, progress: ProgressSink) -> Round:
         report = None if left is None else carry_out(ends, left, progress)
     except BridgeError as error:
         return Round(pair, began, time.monotonic() - clock, error=error)
-    tables = (*followed.outcomes, *(_outcomes(report, time.time()) if report is not None else ()))
+    tables = (*followed.outcomes, *(_outcomes(report, ends, time.time()) if report is not None else ()))
     return Round(pair, began, time.monotonic() - clock, tables, idle=tuple(idle))
 
 
-def _outcomes(report: Report, now: float) -> list[TableOutcome]:
+def _outcomes(report: Report, ends: Ends, now: float) -> list[TableOutcome]:
     written = {each.name: each for each in report.result.tables}
     found = []
     by_table: dict[str, list[str]] = {}
@@ -71,8 +72,20 @@ def _outcomes(report: Report, now: float) -> list[TableOutcome]:
             outcome = replace(outcome, state=State.UNVERIFIED, message="; ".join(own))
         if not outcome.message:
             outcome = replace(outcome, message=_hurry(each, report, now))
-        found.append(outcome)
+        found.append(replace(outcome, expiring=_expiring(each, report, ends, made is not None, now)))
     return found
+
+
+def _expiring(each: TablePlan, report: Report, ends: Ends, written: bool, now: float) -> Expiring | None:
+    """What older snapshots of the target are going to lose, as the target is after the round."""
+    if each.table is None:
+        return None
+    there = (ends.target.lookup([each.target]) if written else report.held).get(each.target)
+    try:
+        found = expiring(ends.source, ends.target, each.table, there, now)
+    except BridgeError:  # what was asked for is done, and the next round asks again
+        return None
+    return None if found is None or found.danger is Danger.LATER else found
 
 
 def _said(each: TablePlan) -> str:

@@ -10,6 +10,7 @@ import pyarrow.compute as pc
 
 from bridge.app import open_ends
 from bridge.errors import Blocked, Conflict, Unreachable
+from bridge.mirroring.expiry import Expiring, expiring
 from bridge.model.findings import Finding
 from bridge.model.options import Options
 from bridge.model.table import Table, TableName
@@ -56,6 +57,7 @@ class TableStatus:
     behind_seconds: float | None = None
     pending_files: int | None = None
     pending_bytes: int | None = None
+    expiring: Expiring | None = None
     message: str = ""
     hint: str = ""
     exit_code: int = 0
@@ -80,7 +82,8 @@ def status(
     for name, to in names.items():
         progress.step(f"{name}: reading metadata")
         try:
-            found.append(_one(opened, name, to, held.get(to), options, now, progress))
+            one, table = _one(opened, name, to, held.get(to), options, now, progress)
+            found.append(replace(one, expiring=expiring(opened, lake, table, held.get(to), now)))
         except (Unreachable, Blocked) as error:
             if len(names) == 1:
                 raise
@@ -99,7 +102,7 @@ def _one(
     options: Options,
     now: float,
     progress: ProgressSink,
-) -> TableStatus:
+) -> tuple[TableStatus, Table]:
     source = opened.open(name)
     commits = source.table.commits
     verdict = _verdict(source.table, held, options)
@@ -118,14 +121,15 @@ def _one(
         exit_code=verdict.exit_code,
     )
     if verdict.base is None:
-        return found
+        return found, source.table
     if verdict.base == len(commits):
-        return replace(found, behind=0, behind_seconds=0.0, pending_files=0, pending_bytes=0)
+        return replace(found, behind=0, behind_seconds=0.0, pending_files=0, pending_bytes=0), source.table
     coming = commits[verdict.base + 1 :]
     oldest = coming[0].time if coming else source.table.updated
-    files, size = _pending(source, verdict.base, progress)
+    files, size = _pending(source, verdict.base, held, progress)
     age = max(0.0, now - oldest / 1_000_000)
-    return replace(found, behind=len(coming), behind_seconds=age, pending_files=files, pending_bytes=size)
+    found = replace(found, behind=len(coming), behind_seconds=age, pending_files=files, pending_bytes=size)
+    return found, source.table
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,8 +173,8 @@ def _verdict(table: Table, held: TargetTable | None, options: Options) -> _Verdi
     return _Verdict(Standing.BEHIND, base, kept)
 
 
-def _pending(source: SourceTable, base: int, progress: ProgressSink) -> tuple[int, int]:
+def _pending(source: SourceTable, base: int, held: TargetTable | None, progress: ProgressSink) -> tuple[int, int]:
     """Data files that came after a commit index, and their bytes; a file that came twice counts once."""
-    table = source.files(progress, base if base >= 0 else None).table
+    table = source.files(progress, base if base >= 0 else None, held.standing if held is not None else None).table
     new = table.filter(pc.greater(table.column("begin"), base)).group_by("path").aggregate([("size", "max")])
     return new.num_rows, pc.sum(new.column("size_max")).as_py() or 0

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 
+from bridge.model.expiry import Retention
 from bridge.model.findings import Finding
 from bridge.model.layout import PartitionSpec, SortOrder
 from bridge.model.schema import Schema, all_fields
@@ -85,6 +86,8 @@ class Table:
     imported: bool = False
     """The source keeps rows in a form of its own and no history: every data file is written on the way, belongs to the
     target and carries partition values; the one commit is the state the source is in."""
+    retention: Retention | None = None
+    """How long the source keeps its commits, where the table itself says it."""
     root: str = ""
     """The directory below which the source removes what it does not know; "": its location."""
 

@@ -75,7 +75,9 @@ def _files(opened: SourceTable, there: TargetTable | None, options: Options, pro
     """All files, or what came after the commit that the target holds."""
     table, mark = opened.table, None if there is None else there.bookmark
     try:
-        return table, opened.files(progress, _since(table, there, options)), mark is not None and _lost(table, mark)
+        held = None if there is None else there.standing
+        files = opened.files(progress, _since(table, there, options), held)
+        return table, files, mark is not None and _lost(table, mark)
     except Expired:
         if not options.follow:
             raise
@@ -156,8 +158,6 @@ def _since(table: Table, there: TargetTable | None, options: Options) -> int | N
     if mark is None or not mark.commit or mark.source.get("uuid") != table.uuid or mark.changed_by:
         return None
     if (there is not None and there.whole) or is_restored(table, mark):
-        return None
-    if (options.ownership or mark.ownership) == "adopt":  # a file that comes back must be seen
         return None
     if mark.definition != definition_of(table):  # files that are held may be read otherwise now
         return None

@@ -20,7 +20,7 @@ from bridge.model.rewrite import DataFile, Equality
 from bridge.model.schema import Schema
 from bridge.model.table import Commit, Table, TableName
 from bridge.model.types import Field, FieldId
-from bridge.ports import Notice, ProgressSink, Rows
+from bridge.ports import Held, Notice, ProgressSink, Rows
 from converters.duckdb_file.casts import cast
 from converters.duckdb_file.defaults import with_defaults
 from converters.duckdb_file.layout import asked, check_names, partition_spec, sort_order
@@ -252,7 +252,7 @@ class DuckDBTable:
         table = replace(self._table, findings=(*self._table.findings, *findings))
         return DuckDBTable(table, self._place, self._file, self._count, self._size)
 
-    def files(self, progress: ProgressSink, since: int | None = None) -> Files:
+    def files(self, progress: ProgressSink, since: int | None = None, held: Held | None = None) -> Files:
         """One data file that has to be rewritten, none for a table without rows."""
         return TableFiles(self._table, self._place, self._count, self._size)
 

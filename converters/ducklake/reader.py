@@ -9,6 +9,7 @@ from datetime import UTC, datetime, timedelta
 from typing import TypeVar
 
 from bridge.errors import Blocked, Overtaken, Unreachable, UsageError
+from bridge.model.expiry import Endings
 from bridge.model.files import Files
 from bridge.model.findings import Code, Finding
 from bridge.model.objects import Objects
@@ -16,7 +17,10 @@ from bridge.model.options import Options
 from bridge.model.paths import apply_map, is_absolute, is_within
 from bridge.model.table import Table, TableName
 from bridge.model.types import FieldId
-from bridge.ports import Notice, ProgressSink
+from bridge.ports import Held, Notice, ProgressSink, TargetTable
+from converters.ducklake.catalog import reads
+from converters.ducklake.catalog.ended import ended_files, scheduled
+from converters.ducklake.catalog.folders import table_folder
 from converters.ducklake.catalog.history import (
     Definition,
     LakeState,
@@ -29,9 +33,11 @@ from converters.ducklake.catalog.history import (
 )
 from converters.ducklake.catalog.session import Place, Session, parse_place, session, with_retry
 from converters.ducklake.definition import History, history_of, table_of
+from converters.ducklake.endings import endings
 from converters.ducklake.source_files import read_files
 from converters.ducklake.source_rows import LakeRows
 from converters.ducklake.wide_integers import exact, kept_exactly
+from converters.storage import absolute
 
 __all__ = ["LakeSource", "LakeSourceTable", "open_source"]
 
@@ -50,7 +56,7 @@ class LakeSourceTable:
         self._history = history
         self.table = table
 
-    def files(self, progress: ProgressSink, since: int | None = None) -> Files:
+    def files(self, progress: ProgressSink, since: int | None = None, held: Held | None = None) -> Files:
         """What the catalog says of the files of every commit, or of those that changed after one, and what only delete
         files and merged files tell."""
 
@@ -127,6 +133,20 @@ class LakeSource:
             said = f"table {each.name} of {self.place.path} is in schema {each.schema}, which is not there"
             raise Blocked(said, code="metadata-unreadable", hint="restore the catalog")
         return TableName((schemas[each.schema],), each.name)
+
+    def ended(self, name: TableName, there: TargetTable) -> Endings | None:
+        """The lake's own files that only published snapshots of older states use: until the lake expires the last of
+        its snapshots that do, or for those that are scheduled for deletion, until they are cleaned up."""
+        version = self._tables.get(name)
+        if version is None:
+            return None
+        with session(self.place) as opened:
+            settings = reads.settings(opened)
+            spans = ended_files(opened, version.id, outside=False)
+            folder = table_folder(opened, self.data_path, self._name(version))
+            inside = folder.removeprefix(absolute(self.data_path).rstrip("/") + "/")
+            waiting = scheduled(opened, inside, there.updated or 0)
+        return endings(self.state, spans, waiting, there.commits, settings)
 
     def tables(self) -> Sequence[TableName]:
         """The live tables."""

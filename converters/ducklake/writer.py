@@ -8,11 +8,13 @@ import shlex
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
+from functools import partial
 
 import numpy as np
 import pyarrow.compute as pc
 
 from bridge.errors import Blocked, BridgeError, Overtaken, Unreachable, UsageError
+from bridge.model.expiry import Endings
 from bridge.model.files import FileProblem, Files, Standing, live_rows
 from bridge.model.findings import Code, Finding
 from bridge.model.objects import Macro, ObjectKind, Objects, View
@@ -26,6 +28,7 @@ from bridge.ports import Check, CommitResult, Fitted, Move, ObjectWrite, Progres
 from converters.ducklake.catalog import reads
 from converters.ducklake.catalog.commit import NewLake, write_tables
 from converters.ducklake.catalog.definition import declared
+from converters.ducklake.catalog.ended import ended_files, ever_registered, ranges, snapshot_list
 from converters.ducklake.catalog.folders import table_folder
 from converters.ducklake.catalog.moves import drop_table, move_tables
 from converters.ducklake.catalog.objects import held_objects, schema_of, standing
@@ -112,7 +115,7 @@ class DuckLakeTarget:
                     continue
                 bookmark = reads.bookmark(opened, match.id) if match.id >= 0 else None
                 held_as = TableName(() if match.schema == "main" else (match.schema,), match.name)
-                found[name] = TargetTable(held_as, bookmark)
+                found[name] = TargetTable(held_as, bookmark, standing=partial(self.standing, held_as))
         return found
 
     def taken(self, source: str) -> Sequence[TargetTable]:
@@ -143,6 +146,22 @@ class DuckLakeTarget:
                 drop_table(opened, name)
 
         with_retry(once)
+
+    def ended(self, name: TableName, there: TargetTable) -> Endings | None:
+        """The source's files that only older snapshots of the lake use."""
+        with session(self.place) as opened:
+            held = [each for each in reads.live_tables(opened) if _is(each, name)]
+            spans = [span for each in held for span in ended_files(opened, each.id, outside=True)]
+            if not spans:
+                return None
+            noted = [each for each in reads.noted_snapshots(opened, held[0].id) if each.commit]
+            snapshots = snapshot_list(opened)
+        groups = ranges(spans, [each.snapshot for each in noted], [each.commit for each in noted], snapshots)
+        ways = "keep them at the source (a longer retention, a tag)"
+        if self.place.backend != "duckdb":  # there the guard forbids it
+            ways += ", expire those snapshots in the lake (ducklake_expire_snapshots)"
+        hint = f"{ways}, or release the table and migrate it with --rewrite always"
+        return Endings(tuple(each.commit for each in noted), tuple(map(str, snapshots)), groups, hint)
 
     def newest(self) -> int | None:
         """The time of the lake's newest snapshot."""
@@ -206,12 +225,10 @@ class DuckLakeTarget:
             mark = reads.bookmark(opened, held[0].id) if opened is not None and held else None
             if opened is None or mark is None or (options.ownership or mark.ownership) != "adopt":
                 return ()
-            folder = table_folder(opened, self.data_path, name)
-            stored = reads.file_paths(opened, held[0].id).values()
-        known = {folder + path if relative else path for path, relative in stored}
-        base = next((place for place, each in enumerate(table.commits) if each.id == mark.commit), -1)
-        new = files.table.filter(pc.greater(files.table.column("begin"), base))
-        back = [path for path in new.column("path").to_pylist() if path in known]
+            base = next((place for place, each in enumerate(table.commits) if each.id == mark.commit), -1)
+            new = files.table.filter(pc.greater(files.table.column("begin"), base)).column("path").to_pylist()
+            known = ever_registered(opened, held[0].id, table_folder(opened, self.data_path, name), new)
+        back = [path for path in new if path in known]
         if not back:
             return ()
         said = f"{len(back)} data files left the table and come back, such as {back[0]}"
@@ -326,11 +343,12 @@ class DuckLakeTarget:
                 return {}
             return reads.live_files(opened, found[0].id, table_folder(opened, self.data_path, name), paths, own)
 
-    def standing(self, name: TableName) -> Standing:
-        """The live data files, and the positions deleted in them by rows of the catalog and by delete files."""
+    def standing(self, name: TableName, paths: Sequence[str] | None = None) -> Standing:
+        """The live data files, or those of some paths, and the positions deleted in them by rows of the catalog and by
+        delete files."""
         with session(self.place) as opened:
             [held] = [each for each in reads.live_tables(opened) if _is(each, name)]
-            return live_state(opened, held.id, table_folder(opened, self.data_path, name))
+            return live_state(opened, held.id, table_folder(opened, self.data_path, name), paths)
 
     def left_out(self, path: str) -> np.ndarray:
         """As the file itself notes it."""

@@ -8,7 +8,8 @@ a file with a deletion vector ignores position delete files (specification, "Sca
 from __future__ import annotations
 
 import io
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -30,7 +31,7 @@ from converters.iceberg.avro import read_frame
 from converters.iceberg.checks import problem_of
 from converters.iceberg.manifests import PATH_ID, resolve
 
-__all__ = ["apply", "delete_intervals"]
+__all__ = ["Stored", "apply", "delete_intervals", "stored"]
 
 _OPEN = 1 << 62
 _POSITION_ID = 2147483545
@@ -52,40 +53,76 @@ def delete_intervals(deletes: pl.DataFrame) -> pl.DataFrame:
     return spans.join(facts, on="delete").select(deletes.columns).sort("begin", "sequence", "path", "content_offset")
 
 
-def apply(
-    files: pl.DataFrame, deletes: pl.DataFrame, table: Table, path_map: PathMap, progress: ProgressSink
-) -> tuple[pl.DataFrame, pl.DataFrame, list[FileProblem]]:
-    """Data files with the positions deleted in them (DELETED rows), and the delete files that cannot be read.
+@dataclass(frozen=True, slots=True)
+class Stored:
+    """What delete files hold: their entries, numbered as `delete`, with the rows (delete, name, position), the paths of
+    the data files by `name`, and which entries could not be read."""
 
-    `files` has (file, path, begin, end, spec, sequence, record_count), `deletes` the entries of position deletes with
-    their intervals; end NULL is open. Positions beyond a file's rows and files that are not live name nothing.
-    """
-    if not len(deletes):
-        return files, pl.DataFrame(schema=DELETED), []
+    deletes: pl.DataFrame
+    rows: pl.DataFrame
+    names: pl.DataFrame
+    faults: Mapping[tuple[Code, str], Sequence[int]]
+
+    def of(self, chosen: pl.Expr) -> Stored:
+        """Some of the entries."""
+        deletes = self.deletes.filter(chosen)
+        return Stored(deletes, self.rows.join(deletes, on="delete", how="semi"), self.names, self.faults)
+
+
+def stored(
+    deletes: pl.DataFrame, table: Table, path_map: PathMap, progress: ProgressSink, named: pl.Series | None = None
+) -> Stored:
+    """The rows of position delete files and vectors, of those data files that are `named` where it is given."""
     deletes = deletes.with_row_index("delete").with_columns(pl.col("delete").cast(pl.Int64))
-    deletes = deletes.with_columns(resolve("referenced_data_file", path_map))
-    targets = files.select("file", "path", "spec", "sequence", "record_count", "begin", "end")
-    names = files["path"].unique().to_frame().with_row_index("name").with_columns(pl.col("name").cast(pl.Int64))
+    names = None if named is None else _names(named)
     found: list[pl.DataFrame] = []
     faults: dict[tuple[Code, str], list[int]] = {}
     done = 0
     for numbers, rows in _read(deletes, path_map, faults):
         done += numbers
         progress.step(f"{table.name}: reading deletes", done, len(deletes))
-        found.append(
-            rows.join(names, left_on="file_path", right_on="path").select("delete", "name", position=pl.col("pos"))
-        )
+        found.append(rows if names is None else _by_name(rows, names))
+    if names is None:
+        every = pl.concat([pl.DataFrame(schema={"delete": pl.Int64, **_ROWS}), *found])
+        names = _names(every["file_path"])
+        found = [_by_name(every, names)]
     nothing = pl.DataFrame(schema={"delete": pl.Int64, "name": pl.Int64, "position": pl.Int64})
-    positions = pl.concat([nothing, *found])
-    pairs = _pairs(positions.select("delete", "name").unique(), targets.join(names, on="path"), deletes)
+    return Stored(deletes, pl.concat([nothing, *found]), names, faults)
+
+
+def _names(paths: pl.Series) -> pl.DataFrame:
+    return pl.DataFrame({"path": paths.unique()}).with_row_index("name").with_columns(pl.col("name").cast(pl.Int64))
+
+
+def _by_name(rows: pl.DataFrame, names: pl.DataFrame) -> pl.DataFrame:
+    """Few names stand for many paths."""
+    return rows.join(names, left_on="file_path", right_on="path").select("delete", "name", position=pl.col("pos"))
+
+
+def apply(
+    files: pl.DataFrame, found: Stored, table: Table, known: pl.DataFrame | None = None
+) -> tuple[pl.DataFrame, pl.DataFrame, list[FileProblem]]:
+    """Data files with the positions deleted in them (DELETED rows), and the delete files that cannot be read.
+
+    `files` has (file, path, begin, end, spec, sequence, record_count), `found` the position deletes with their
+    intervals; end NULL is open. Positions beyond a file's rows and files that are not live name nothing. `known` are
+    positions that are deleted besides (file, position, begin, end), but where a vector of `found` stands in.
+    """
+    if not len(found.deletes) and known is None:
+        return files, pl.DataFrame(schema=DELETED), []
+    targets = files.select("file", "path", "spec", "sequence", "record_count", "begin", "end")
+    deletes = found.deletes
+    pairs, masks = _pairs(found.rows.select("delete", "name").unique(), targets.join(found.names, on="path"), deletes)
     hits = (
-        positions.join(pairs, on=["delete", "name"])
+        found.rows.join(pairs, on=["delete", "name"])
         .filter(pl.col("position").is_between(0, pl.col("record_count") - 1))
         .select("file", "position", "begin", "end")
     )
+    if known is not None:
+        hits = pl.concat([hits, _without(known, masks).select(hits.columns)])
     files, deleted = settle(files, hits)
     problems: list[FileProblem] = []
-    for (code, what), several in faults.items():
+    for (code, what), several in found.faults.items():
         needed = _needed(deletes.filter(pl.col("delete").is_in(several)), targets)
         if len(needed):
             problems.append(problem_of(code, table, f"{len(needed)} delete files, {what}", needed))
@@ -109,8 +146,9 @@ def _needed(deletes: pl.DataFrame, files: pl.DataFrame) -> pl.DataFrame:
     return pl.DataFrame(found, schema=deletes.schema)
 
 
-def _pairs(pairs: pl.DataFrame, targets: pl.DataFrame, deletes: pl.DataFrame) -> pl.DataFrame:
-    """(delete, name, file, record_count, begin, end): during which commits a delete applies to a live file."""
+def _pairs(pairs: pl.DataFrame, targets: pl.DataFrame, deletes: pl.DataFrame) -> tuple[pl.DataFrame, pl.DataFrame]:
+    """(delete, name, file, record_count, begin, end): during which commits a delete applies to a live file; and when
+    (file, begin, end) a vector stands in for all other deletes of one."""
     stated = deletes.select(
         "delete",
         low="begin",
@@ -127,9 +165,10 @@ def _pairs(pairs: pl.DataFrame, targets: pl.DataFrame, deletes: pl.DataFrame) ->
     )
     each = _together(pairs.join(stated, on="delete").join(targets, on="name").filter(applies))
     masks = _together(stated.filter(pl.col("vector")).join(targets, left_on="only", right_on="path"))
-    plain = _without(each.filter(~pl.col("vector")), islands(masks.select("file", "begin", "end"), "file"))
+    masks = islands(masks.select("file", "begin", "end"), "file")
+    plain = _without(each.filter(~pl.col("vector")), masks)
     columns = ["delete", "name", "file", "record_count", "begin", "end"]
-    return pl.concat([each.filter(pl.col("vector")).select(columns), plain.select(columns)])
+    return pl.concat([each.filter(pl.col("vector")).select(columns), plain.select(columns)]), masks
 
 
 def _together(each: pl.DataFrame) -> pl.DataFrame:

@@ -18,10 +18,10 @@ from bridge.model.findings import Code, Finding
 from bridge.model.rewrite import DataFile, Equality
 from bridge.model.table import Table
 from bridge.model.types import ColumnType, FieldId, Leaf
-from bridge.ports import ProgressSink
+from bridge.ports import Held, ProgressSink
 from converters.deletes.windows import cut, islands
-from converters.iceberg import checks, inspection, recent
-from converters.iceberg.deletes import apply, delete_intervals
+from converters.iceberg import checks, inspection, reach, recent
+from converters.iceberg.deletes import apply, delete_intervals, stored
 from converters.iceberg.manifests import STATS_MAPS, Listing, entries, list_manifests
 from converters.iceberg.mapped import Mapped
 from converters.iceberg.metadata import IcebergTable
@@ -31,6 +31,7 @@ from converters.iceberg.stats import decode, has_exact_bounds, leaf_types
 __all__ = ["IcebergFiles", "read_files"]
 
 _CHUNK = 20_000
+_NO_FILES = pl.DataFrame(schema={"path": pl.String, "begin": pl.Int64})
 _CORE = (
     "entry",
     "manifest",
@@ -167,6 +168,13 @@ class _Spool:
                         found[entry].add(int(field))
         return found
 
+    def every(self, field: FieldId) -> Iterator[pl.DataFrame]:
+        """What is known of a column, in parts."""
+        for _, _, parts in self.chunks():
+            listed = parts(field)
+            if listed is not None:
+                yield listed
+
     def read(self, number: int, field: FieldId) -> pl.DataFrame | None:
         path = self._name(number, field)
         if not path.exists():
@@ -177,12 +185,15 @@ class _Spool:
         return frame
 
 
-def read_files(source: IcebergTable, check: bool, progress: ProgressSink, since: int | None = None) -> Files:
-    """Read every manifest of the table's history once, or only those that tell what came after commit `since`; then
-    look at the files unless `check` is off. Expired when the files of `since` are not listed any more."""
+def read_files(
+    source: IcebergTable, check: bool, progress: ProgressSink, since: int | None = None, held: Held | None = None
+) -> Files:
+    """Read every manifest of the table's history once, or only those that tell what came after commit `since`, of which
+    `held` tells more; then look at the files unless `check` is off. Expired when the files of `since` are not listed
+    any more."""
     table = source.table
     commits = len(table.commits)
-    if since is not None and recent.needs_all(table, since):
+    if since is not None and (held is None or recent.needs_all(table, since)):
         since = None
     listing = list_manifests(source, since or 0)
     if since is not None and listing.reason:
@@ -195,18 +206,43 @@ def read_files(source: IcebergTable, check: bool, progress: ProgressSink, since:
         schemas.remove(table.schema)
     spool = _Spool(leaf_types([*schemas, table.schema]))
     passed = listing.manifests.clear() if since is None else recent.untouched(listing, since, commits)
-    core, damaged = _read(listing.manifests.join(passed, on="manifest", how="anti"), source, spool, progress)
+    read = _Entries(source, listing, progress)
+    read.add(listing.manifests.join(passed, on="manifest", how="anti"), spool)
+    described = len(read.core)
+    files, deletes = read.live()
+    told, reached = None, _NO_FILES
+    if since is not None and held is not None:
+        equality = pl.col("content") == 2
+        if len(recent.aged(files, since, source.snapshots[since].sequence)):
+            read.add(passed.filter(pl.col("content") != 0))
+            passed = passed.filter(pl.col("content") == 0)
+            files, deletes = read.live()
+            if deletes.select(equality.any()).item():
+                return read_files(source, check, progress)  # one from before may apply to a new file
+        came = deletes.filter(equality & (pl.col("begin") > since))
+        if reach.outlived(deletes.filter(equality & pl.col("end").is_not_null()), files, passed):
+            return read_files(source, check, progress)
+        if len(came):
+            more, keys = (
+                reach.concerned(came, passed, listing.manifests, source),
+                _Spool(reach.keys_of(came, spool.types)),
+            )
+            read.add(more, keys)
+            passed = passed.join(more, on="manifest", how="anti")
+            files, deletes = read.live()
+            reached = reach.concerning(came, files, listing.manifests, source, (spool, keys))
+        positions = deletes.filter(~equality)
+        told = recent.settled(files, positions, since, passed, source, held, reached["path"], progress)
+        if told is None:
+            read.add(passed)
+            passed = passed.clear()
+            files, deletes = read.live()
+            if deletes.select(equality.any()).item():
+                return read_files(source, check, progress)
+        else:
+            deletes = came if len(reached) else came.clear()
+    core, damaged = read.core, read.damaged
     problems += checks.damaged_manifests(damaged, listing, table, commits)
-    files, deletes = _live(core, listing, commits)
-    if since is not None and (deletes["content"] == 2).any():
-        # which files they apply to is not told by what is new
-        return read_files(source, check, progress)
-    if since is not None and recent.names_others(files, deletes, since):
-        held, more = _read(passed, source, None, progress, len(core))
-        problems += checks.damaged_manifests(more, listing, table, commits)
-        damaged |= more
-        core, passed = pl.concat([core, held]), passed.clear()
-        files, deletes = _live(core, listing, commits)
     problems += checks.equality_deletes(deletes, table)
     problems += checks.listed_twice(core, listing, table, commits)
     checks.refuse_unmapped(files, table)
@@ -215,17 +251,24 @@ def read_files(source: IcebergTable, check: bool, progress: ProgressSink, since:
         .with_row_index("file")
         .with_columns(pl.col("file").cast(pl.Int64))
     )
-    every = deletes
-    deletes = deletes.filter((pl.col("content") == 1) & (pl.col("end").is_null() | (pl.col("end") > listing.first)))
-    if since is not None:
-        deletes = recent.telling(files, deletes, since, source.snapshots[since].sequence)
-    pieces, deleted, unreadable = apply(files, deletes, table, source.path_map, progress)
-    findings = checks.undone_deletes(len(pieces) - len(files), table)
-    files = pieces
-    problems += unreadable
     problems += checks.wrong_sums(files, listing, table, damaged, passed)
+    findings: list[Finding] = []
+    every = deletes
+    if told is not None:
+        files, deleted = told
+    else:
+        deletes = deletes.filter((pl.col("content") == 1) & (pl.col("end").is_null() | (pl.col("end") > listing.first)))
+        if since is not None:
+            deletes = recent.telling(files, deletes, since, source.snapshots[since].sequence)
+        found_in = stored(deletes, table, source.path_map, progress, files["path"])
+        pieces, deleted, unreadable = apply(files, found_in, table)
+        findings += checks.undone_deletes(len(pieces) - len(files), table)
+        files = pieces
+        problems += unreadable
+        if since is not None and len(files.filter((pl.col("begin") > since) & (pl.col("entry") >= described))):
+            return read_files(source, check, progress)  # a row came back, and its file begins anew
     if since is not None:
-        files, deleted = recent.only(files, deleted, since)
+        files, deleted = recent.only(files, deleted, since, reached)
     problems += checks.unreadable_formats(files, table)
     fresh = files if since is None else files.filter(pl.col("begin") > since)
     remeasured: dict[int, inspection.Remeasured] = {}
@@ -288,6 +331,23 @@ def _rearranged(found: IcebergFiles, files: pl.DataFrame, deleted: pl.DataFrame,
 
 def _arrow(files: pl.DataFrame, deleted: pl.DataFrame) -> tuple[pa.Table, pa.Table]:
     return files.select(DATA_FILES.names).to_arrow().cast(DATA_FILES), deleted.to_arrow().cast(DELETED_ROWS)
+
+
+class _Entries:
+    """The entries of the manifests that were read so far, and which of these could not be."""
+
+    def __init__(self, source: IcebergTable, listing: Listing, progress: ProgressSink) -> None:
+        self.core, self.damaged = _no_entries(), dict[int, BridgeError]()
+        self._source, self._listing, self._progress = source, listing, progress
+
+    def add(self, manifests: pl.DataFrame, spool: _Spool | None = None) -> None:
+        """Read more, without statistics where there is no spool for them."""
+        core, damaged = _read(manifests, self._source, spool, self._progress, len(self.core))
+        self.core, self.damaged = pl.concat([self.core, core]), self.damaged | damaged
+
+    def live(self) -> tuple[pl.DataFrame, pl.DataFrame]:
+        """Data files and delete files with their live intervals."""
+        return _live(self.core, self._listing, len(self._source.table.commits))
 
 
 def _read(

@@ -66,6 +66,7 @@ _LIST = {
     "partition_spec_id": pl.Int32,
     "content": pl.Int32,
     "sequence_number": pl.Int64,
+    "min_sequence_number": pl.Int64,
     "added_files_count": pl.Int32,
     "added_data_files_count": pl.Int32,
     "existing_files_count": pl.Int32,
@@ -86,8 +87,8 @@ _SPAN = (pl.col("manifest_path"), pl.col("commit").alias("begin"), (pl.col("comm
 class Listing:
     """Which manifests each commit lists.
 
-    `manifests`: one row a manifest (manifest, path, spec, content, sequence, first_row_id, encrypted, rows: of its
-    live entries by the list's own counts, NULL where it gives none).
+    `manifests`: one row a manifest (manifest, path, spec, content, sequence, oldest: the least sequence number in it,
+    first_row_id, encrypted, rows: of its live entries by the list's own counts, NULL where it gives none).
     `presence`: (manifest, begin, end) half-open intervals of commit indexes.
     `rows`: (commit, rows), live rows by the manifest lists' own counts, NULL where they give none.
     `first`: commits before this index are not listed; `reason` says why they could not be, "" when they were not to.
@@ -147,6 +148,7 @@ def list_manifests(source: IcebergTable, since: int = 0) -> Listing:
         pl.col("partition_spec_id").alias("spec"),
         pl.col("content").fill_null(0),
         pl.col("sequence_number").fill_null(0).alias("sequence"),
+        pl.col("min_sequence_number").fill_null(0).alias("oldest"),
         "first_row_id",
         pl.col("key_metadata").is_not_null().alias("encrypted"),
         (pl.col("added_rows_count") + pl.col("existing_rows_count")).alias("rows"),
@@ -321,6 +323,7 @@ def _entries(group: Sequence[tuple[dict[str, Any], pl.DataFrame]], path_map: Pat
             pl.col("content_size_in_bytes").alias("content_size"),
             *STATS_MAPS,
         )
+        .with_columns(resolve("referenced_data_file", path_map))
     )
 
 

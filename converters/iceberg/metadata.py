@@ -22,6 +22,7 @@ from bridge.model.table import Commit, Ref, RefKind, Table, TableName
 from bridge.model.types import FieldId
 from converters import storage
 from converters.iceberg.partition import sort_order_of, spec_of
+from converters.iceberg.retention import retention_of
 from converters.iceberg.types import schema_of
 
 __all__ = ["IcebergTable", "Snapshot", "decode", "load", "parse"]
@@ -195,6 +196,7 @@ def parse(
         refs=refs,
         next_row_id=int(stored["next-row-id"]) if stored.get("next-row-id") is not None else None,
         findings=findings + said,
+        retention=retention_of(stored),
     )
     return IcebergTable(table, tuple(_snapshot(snapshots[id_], int(version), path_map) for id_ in line_ids), path_map)
 

@@ -13,7 +13,7 @@ from bridge.model.objects import Objects
 from bridge.model.options import Options
 from bridge.model.paths import is_within
 from bridge.model.table import TableName
-from bridge.ports import Notice, ProgressSink
+from bridge.ports import Held, Notice, ProgressSink
 from converters import storage
 from converters.iceberg import locate, metadata
 from converters.iceberg.files import read_files
@@ -32,10 +32,10 @@ class IcebergSourceTable:
         self._options = options
         self.table = source.table
 
-    def files(self, progress: ProgressSink, since: int | None = None) -> Files:
+    def files(self, progress: ProgressSink, since: int | None = None, held: Held | None = None) -> Files:
         """The manifests of every commit, and what the files themselves say unless that was switched off."""
         try:
-            return read_files(self._source, self._options.check_files == "all", progress, since)
+            return read_files(self._source, self._options.check_files == "all", progress, since, held)
         except Missing as error:
             home = self.table.metadata.rsplit("/", 2)[0]
             moved = home != self.table.location

@@ -69,7 +69,9 @@ class Rewriting:
         table, names = self._source.table, self._names()
         newest = int(wanted["sequence"].max())  # type: ignore[arg-type]  # there are rows
         files = self._files.filter(
-            (pl.col("sequence") < newest) & (pl.col("end").is_null() | (pl.col("end") > first))
+            pl.col("manifest").is_not_null()  # else only the target told of it, and no delete by values concerns it
+            & (pl.col("sequence") < newest)
+            & (pl.col("end").is_null() | (pl.col("end") > first))
         ).unique("path", maintain_order=True)
         values = self._partitions(pl.concat([files.select("path", "manifest"), wanted.select("path", "manifest")]))
         sources = self._sources(files, values)

@@ -107,7 +107,9 @@ class IcebergTarget:
                 stale = partial(_stale, metadata, self._home.replaces)
                 newer = (self._options.format_version or 0) > int(metadata.get("format-version", 1))
                 whole = newer or has_rewritten(metadata) is None
-                found[name] = TargetTable(there[0], bookmark_of(metadata), commits, listed, stale, whole)
+                updated = int(metadata.get("last-updated-ms", 0)) * 1000
+                mark = bookmark_of(metadata)
+                found[name] = TargetTable(there[0], mark, commits, listed, stale, whole, updated=updated)
         return found
 
     def published(self, namespace: tuple[str, ...]) -> Sequence[TargetTable]:
@@ -218,7 +220,7 @@ class IcebergTarget:
     def _catalog(self) -> str:
         return self._home.location(TableName((), ""))
 
-    def standing(self, name: TableName) -> Standing:
+    def standing(self, name: TableName, paths: Sequence[str] | None = None) -> Standing:
         """Conflict: what a lake lost is told by comparing files and deletes when they are published; the difference to
         a table of another format that was rolled back is not made."""
         raise Conflict(

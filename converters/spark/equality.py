@@ -40,6 +40,7 @@ __all__ = ["resolve", "resolve_equality"]
 
 _POSITION, _FILE = "bridge:position", "bridge:file"
 _GROUP_BYTES, _GROUP_FILES = 128 << 20, 64
+_LITTLE_BYTES, _LITTLE_FILES = 32 << 20, 32
 
 
 def resolve_equality(
@@ -72,9 +73,13 @@ def resolve_equality(
 
     parts = [DELETED.empty_table()]
     staged = Staging.of(staging, plan_id)
-    jobs = [_job(task) for found, group in sorted(small.items()) for task in _tasks(found, group, deletes, keys)]
-    batches = [(Batch((job.text,)), job.size) for job in jobs]
-    parts += run_batches(engine, staged, batches, _work, lambda rows: True, watch)
+    tasks = [task for found, group in sorted(small.items()) for task in _tasks(found, group, deletes, keys)]
+    if not large and _is_little(tasks):
+        parts += map(resolve, tasks)
+    else:
+        jobs = [_job(task) for task in tasks]
+        batches = [(Batch((job.text,)), job.size) for job in jobs]
+        parts += run_batches(engine, staged, batches, _work, lambda rows: True, watch)
     for found, group in sorted(large.items()):
         for ids in sorted({deletes[place].ids for place in found}):
             chosen = tuple(deletes[place] for place in found if deletes[place].ids == ids)
@@ -100,6 +105,15 @@ def _tasks(
             held = []
         held.append(subject)
     yield KeyTask(tuple(held), chosen, wanted)
+
+
+def _is_little(tasks: Sequence[KeyTask]) -> bool:
+    """Whether reading it all here takes less than a Spark session takes to start."""
+    files = [
+        file for task in tasks for file in (*(each.file for each in task.subjects), *(e.file for e in task.deletes))
+    ]
+    known = all(each.size is not None for each in files)
+    return known and len(files) <= _LITTLE_FILES and sum(each.size or 0 for each in files) <= _LITTLE_BYTES
 
 
 def _job(task: KeyTask) -> Job:

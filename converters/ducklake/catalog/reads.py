@@ -358,14 +358,17 @@ class DeleteFile:
     begin: int
 
 
-def delete_files(session: Session, table_id: int) -> list[DeleteFile]:
-    """The live delete files of a table."""
+def delete_files(session: Session, table_id: int, files: Sequence[int] | None = None) -> list[DeleteFile]:
+    """The live delete files of a table, or those of some data files, by id."""
     each = table("delete_file").c
-    rows = session.rows(
-        sa.select(each.delete_file_id, each.data_file_id, each.path, each.path_is_relative, each.begin_snapshot).where(
-            each.table_id == table_id, each.end_snapshot.is_(None)
-        )
-    )
+    query = sa.select(
+        each.delete_file_id, each.data_file_id, each.path, each.path_is_relative, each.begin_snapshot
+    ).where(each.table_id == table_id, each.end_snapshot.is_(None))
+    if files is None or len(files) > _ASKED * 20:
+        rows = session.rows(query)
+    else:
+        parts = [files[start : start + _ASKED] for start in range(0, len(files), _ASKED)]
+        rows = [row for part in parts for row in session.rows(query.where(each.data_file_id.in_(part)))]
     return [DeleteFile(id_, file, path, bool(relative), begin) for id_, file, path, relative, begin in rows]
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 import pyarrow as pa
 
@@ -15,15 +17,19 @@ from converters.ducklake.delete_files import decode
 __all__ = ["live_state"]
 
 
-def live_state(session: Session, table_id: int, folder: str) -> Standing:
-    """The newest state of a table that we wrote and nobody else changed; `folder` is its own directory."""
-    live = reads.live_files(session, table_id, folder)
+def live_state(session: Session, table_id: int, folder: str, paths: Sequence[str] | None = None) -> Standing:
+    """The newest state of a table that we wrote and nobody else changed, or of some of its files; `folder` is its own
+    directory."""
+    live = reads.live_files(session, table_id, folder, paths)
+    if paths is not None:
+        asked = set(paths)
+        live = {path: each for path, each in live.items() if path in asked}
     ids = np.array([each.id for each in live.values()], dtype=np.int64)
     place = {id_: number for number, id_ in enumerate(ids.tolist())}
     rows = inlined(session, table_id, ids) if len(ids) else None
     file = [] if rows is None else [np.array([place[each] for each in rows.file.tolist()], dtype=np.int64)]
     position = [] if rows is None else [rows.position]
-    for each in reads.delete_files(session, table_id):
+    for each in reads.delete_files(session, table_id, None if paths is None else ids.tolist()):
         if each.data_file in place:
             path = folder + each.path if each.relative else each.path
             positions, _ = decode(storage.read(path, "delete file"), each.begin)
