@@ -25,8 +25,8 @@ ROOT = Path(__file__).resolve().parents[1]
 def wrong_versions(
     attach: str, versions: Sequence[tuple[tuple[str, str], int | None, pa.Table | Sequence[pa.Table]]], scratch: Path
 ) -> list[str]:
-    """Every state, of a table by the name that it had then, that is another one (of several: than all of them): columns,
-    types and rows are compared, and what a filter on each column finds."""
+    """Every state, of a table by the name that it had then, that is another one (of several: than each of them):
+    columns, types and rows are compared, and what a filter on each column finds."""
     scratch.mkdir(parents=True, exist_ok=True)
     folder = Path(tempfile.mkdtemp(dir=scratch))
     asked = []

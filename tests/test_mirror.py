@@ -421,7 +421,7 @@ def follow(pair: Pair, rounds: Sequence[Round], monkeypatch: pytest.MonkeyPatch)
     stop, left = threading.Event(), list(rounds)
     seen = 0
 
-    def next_round(_pair: Pair, _progress: object) -> Round:
+    def next_round(_pair: Pair, _progress: object, _aside: object) -> Round:
         nonlocal seen
         seen += 1
         if len(left) == 1:

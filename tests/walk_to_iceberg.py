@@ -82,7 +82,12 @@ class ToIceberg:
 
     def reader(self) -> list[str] | None:
         """PyIceberg, by the catalog or by the hints."""
-        return ["-m", "tests.walk_reader", "iceberg", json.dumps(dict(self._settings) or {"warehouse": str(self._warehouse)})]
+        return [
+            "-m",
+            "tests.walk_reader",
+            "iceberg",
+            json.dumps(dict(self._settings) or {"warehouse": str(self._warehouse)}),
+        ]
 
     def _tables(self) -> dict[str, tuple[Path, dict[str, Any]]]:
         """Metadata by what the reader calls a table."""
@@ -113,8 +118,12 @@ class ToIceberg:
         """Tables are those of the lake, each of its commits is one snapshot, and new ones hold what it held."""
         subjects, said = [], []
         tables = self._tables()
-        live = {uuid: name for uuid, name in self._ask("live")}
-        here = {str(meta["table-uuid"]): name for name, (_, meta) in tables.items() if _bookmark(meta)["source"]["name"] == live.get(meta["table-uuid"])}
+        live = dict(self._ask("live"))
+        here = {
+            str(meta["table-uuid"]): name
+            for name, (_, meta) in tables.items()
+            if _bookmark(meta)["source"]["name"] == live.get(meta["table-uuid"])
+        }
         if here.keys() != live.keys() or (self._drop and len(tables) != len(live)):
             said.append(f"the lake has {live}, published are {[*tables]}")
         for name, (path, meta) in tables.items():

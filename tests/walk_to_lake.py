@@ -54,7 +54,7 @@ class ToLake:
         """The judge verifies."""
         settings = [part for key, value in self.lives[0].options for part in ("--source-option", f"{key}={value}")]
         place = ["--data-path", f"{self._folder}/files"] if self._data else []
-        return [*settings, *place, "--verify", "none"]
+        return [*settings, *place, "--verify", "none", "--on-drop", "drop"]
 
     def reader(self) -> list[str] | None:
         """A DuckDB file has one owner."""

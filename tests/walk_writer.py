@@ -97,9 +97,9 @@ class Writer:
                 } or [("", "")]
                 try:
                     found = self._lake.execute(f'FROM lake."{schema}"."{name}" AT (VERSION => {at})').to_arrow_table()
-                    with pa.OSFile(f"{folder}/{number}.arrow", "wb") as sink:
-                        with pa.ipc.new_file(sink, found.schema) as file:
-                            file.write_table(found)
+                    place = f"{folder}/{number}.arrow"
+                    with pa.OSFile(place, "wb") as sink, pa.ipc.new_file(sink, found.schema) as file:
+                        file.write_table(found)
                     said.append("")
                 except duckdb.Error as error:
                     said.append(str(error)[:300])
