@@ -21,10 +21,13 @@ import pytest
 import bridge
 from bridge.errors import BridgeError, Conflict, Overtaken, UsageError
 from bridge.mirroring import loop
-from bridge.mirroring.pair import Pair, Round, State
+from bridge.mirroring.aside import Aside
+from bridge.mirroring.pair import Pair, Round, State, TableOutcome
 from bridge.mirroring.rounds import catch_up
+from bridge.model.table import TableName
 from bridge.ports import Silent
 from converters.ducklake.catalog.session import parse_place, session
+from converters.ducklake.writer import DuckLakeTarget
 from tests.lake_versions import wrong_versions
 from tests.mirror_steps import Life
 from tests.support import ROOT, lake_rows, tree_hash, use
@@ -280,6 +283,39 @@ def test_names_that_go_from_one_table_to_another(mirrored: Mirrored) -> None:
     assert mirrored.wrong() == []
 
 
+@pytest.mark.parametrize("step", ["drop", "move"])
+def test_another_mirror_that_follows_the_names_first_is_looked_at_again(
+    step: str, mirrored: Mirrored, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is dropped or renamed is the table that was looked at, not what has its name by then."""
+    a, b = mirrored.add("db.a", 1), mirrored.add("db.b", 2)
+    for each in (a, b):
+        does(each, "append")
+    mirrored.round()
+    before = mirrored.ids()
+    if step == "drop":
+        does(a, "again", "append")
+    else:
+        a.call("db.x")
+        b.call("db.a")
+        a.call("db.b")
+    real = getattr(DuckLakeTarget, step)
+
+    def second(self: DuckLakeTarget, *given: Any) -> None:
+        with monkeypatch.context() as patched:
+            patched.setattr(DuckLakeTarget, step, real)
+            assert mirrored.round().error is None
+        real(self, *given)
+
+    monkeypatch.setattr(DuckLakeTarget, step, second)
+    assert isinstance(mirrored.round().error, Overtaken)
+    monkeypatch.setattr(DuckLakeTarget, step, real)
+    swapped = {"db.a": before["db.b"], "db.b": before["db.a"]}
+    assert mirrored.ids() == (swapped if step == "move" else {"db.b": before["db.b"], "db.a": mirrored.ids()["db.a"]})
+    assert set(states(mirrored.round()).values()) == {"current"}
+    assert mirrored.wrong() == []
+
+
 @pytest.mark.parametrize("on_drop", ["keep", "drop"])
 def test_a_dropped_table(on_drop: str, mirrored: Mirrored) -> None:
     life, other = mirrored.add("db.t", 1), mirrored.add("other.t", 2)
@@ -474,6 +510,42 @@ def test_from_python(mirrored: Mirrored) -> None:
     assert last is told[-1] and [each.tables[0].commits for each in told] == [1, 0, 1, 0]
     with pytest.raises(bridge.UsageError):
         bridge.mirror(pair.source, pair.target, replace(pair.options, tables=("none.t",)))
+
+
+def outcome(name: str, state: State) -> TableOutcome:
+    table = TableName(("db",), name)
+    return TableOutcome(table, table, state)
+
+
+def test_a_table_that_fails_is_tried_less_and_less_often_and_the_others_as_ever() -> None:
+    pair, aside, tried = Pair("iceberg:/a", "ducklake:/b"), Aside(10.0), list[int]()
+    for turn in range(20):
+        resting = aside.resting(turn * 10.0)
+        tables = [outcome("good", State.APPLIED)]
+        if not resting:
+            tried.append(turn)
+            tables.append(outcome("bad", State.BLOCKED))
+        made = Round(pair, 0.0, 0.0, tuple(tables), aside=resting)
+        assert made.exit_code == 3 and not aside.is_all(made)
+        aside.note(made, turn * 10.0)
+        aside.note(Round(pair, 0.0, 0.0, error=Conflict("locked", retryable=True), aside=resting), turn * 10.0)
+    assert tried == [0, 1, 3, 7, 15]
+    aside.note(Round(pair, 0.0, 0.0, (outcome("good", State.CURRENT), outcome("bad", State.APPLIED))), 999.0)
+    assert aside.resting(0.0) == () and aside.exit_code == 0
+
+
+@pytest.mark.parametrize(("state", "code"), [(State.CONFLICT, 5), (State.UNVERIFIED, 4), (State.BLOCKED, 3)])
+def test_a_pair_ends_when_all_its_tables_need_somebody(
+    state: State, code: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One of several is told of by the exit code of the end that is asked for, where it does not go away by itself."""
+    pair = Pair("iceberg:/a", "ducklake:/b", interval=0.0)
+    every = Round(pair, 0.0, 0.0, (outcome("a", state), outcome("gone", State.DROPPED)))
+    one = replace(every, tables=(*every.tables, outcome("b", State.CURRENT)))
+    lasting = state is not State.BLOCKED
+    assert every.exit_code == one.exit_code == code
+    assert follow(pair, [every] * 3, monkeypatch) == ((code, 1) if lasting else (0, 3))
+    assert follow(pair, [one] * 3, monkeypatch) == (code if lasting else 0, 3)
 
 
 # --- as a process

@@ -173,7 +173,7 @@ def _together(course: Course, folder: Path, steps: int, dice: random.Random) -> 
 
 
 def walk(course: Course, folder: Path, seed: int, steps: int, readers: int = 2) -> list[str]:
-    """Every fault of a life of so many steps: by turns the source and its mirrors go one after the other and at once."""
+    """Every fault of a life: by turns the source and its mirrors go one after the other, and at once."""
     dice, left = random.Random(seed), steps
     folder.mkdir(exist_ok=True)
     course.step(True)

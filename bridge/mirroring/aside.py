@@ -1,4 +1,4 @@
-"""Tables of a pair that failed: each is tried again after pauses of its own, longer and longer, and holds up no other."""
+"""Tables of a pair that failed: each is tried again after longer and longer pauses of its own; none holds up others."""
 
 from __future__ import annotations
 
