@@ -33,6 +33,7 @@ from tests.mirror_steps import Life
 from tests.support import ROOT, lake_rows, tree_hash, use
 from tests.test_runs import KILLED
 
+_THERE = "SELECT to_regclass('ducklake_metadata') IS NOT NULL"
 FILES = pytest.mark.parametrize("backend", ["", "sqlite:"], ids=["duckdb", "sqlite"])
 
 
@@ -47,8 +48,11 @@ class Mirrored:
     expected: list[tuple[tuple[str, str], int | None, pa.Table]] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        self.lake = self.root / ("lake.sqlite" if self.backend else "lake.db")
+        self.lake: Path | str = self.root / ("lake.sqlite" if self.backend else "lake.db")
         self.attach = f"{self.backend}{self.lake}"
+        if self.backend.startswith("postgres:"):
+            self.lake = self.attach = self.backend
+            self.options = replace(self.options, data_path=f"{self.root}/files")
 
     def add(self, name: str = "db.t", seed: int = 1) -> Life:
         """One more table at the source."""
@@ -70,7 +74,8 @@ class Mirrored:
 
     def noted(self) -> list[tuple[int, str, str]]:
         """(lake snapshot, source commit, table) as the lake's snapshots say it."""
-        if not self.lake.exists():
+        there = self.lake.exists() if isinstance(self.lake, Path) else lake_rows(self.lake, _THERE)[0][0]
+        if not there:
             return []
         query = "SELECT snapshot_id, commit_extra_info FROM ducklake_snapshot_changes ORDER BY 1"
         return [

@@ -57,6 +57,7 @@ def lake_reader(attach: str) -> Callable[[], dict[str, Any]]:
 def iceberg_reader(settings: str) -> Callable[[], dict[str, Any]]:
     """Table after table: the source's commit that its newest snapshot stands for."""
     from pyiceberg.catalog.sql import SqlCatalog
+    from pyiceberg.exceptions import NoSuchTableError
     from pyiceberg.table import StaticTable, Table
 
     options = json.loads(settings)
@@ -83,7 +84,8 @@ def iceberg_reader(settings: str) -> Callable[[], dict[str, Any]]:
                 snapshot = table.current_snapshot()
                 rows = table.schema().as_arrow().empty_table() if snapshot is None else table.scan().to_arrow()
             except Exception as error:  # noqa: BLE001  # whatever it is is told
-                found.append({"name": name, "error": f"{type(error).__name__}: {error}"[:500]})
+                gone = isinstance(error, NoSuchTableError | FileNotFoundError)
+                found.append({"name": name, "gone": gone, "error": f"{type(error).__name__}: {error}"[:500]})
                 continue
             said = snapshot.summary.additional_properties if snapshot is not None and snapshot.summary else {}
             commit = said.get("ducklake-bridge.source-commit", "")

@@ -159,8 +159,11 @@ class ToIceberg:
         every = [each for answer in told for each in answer["tables"]]
         asked = [(each["uuid"], int(each["commit"])) for each in every if each.get("commit")]
         self._learn(asked)
+        dropped = any("DROP TABLE" in each or "RENAME TO" in each for each in self.done)
         for each in every:
             if "error" in each:
+                if each["gone"] and dropped:
+                    continue
                 said.append(f"{each['name']}: a reader was told {each['error']}")
             elif each["commit"]:
                 name, commit = f"{each['name']} {each['uuid']}", int(each["commit"])

@@ -136,7 +136,7 @@ def _next(turn: _Turn, made: Round) -> _Turn:
     pause = turn.pair.interval
     if trouble is not None:
         # a lock is free again soon, a source that is gone may take longer
-        first = 1.0 if trouble.retryable else max(1.0, pause)
+        first = 1.0 if trouble.retryable or isinstance(trouble, Overtaken) else max(1.0, pause)
         pause = min(LONGEST, first * 2.0 ** min(turn.troubled - 1, 10))
     turn.due = monotonic() + pause
     return turn
