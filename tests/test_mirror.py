@@ -627,30 +627,3 @@ def test_kill_9_in_a_round_costs_nothing(backend: str, tmp_path: Path) -> None:
     assert states(mirrored.round()).keys() == {"db.other"}
     assert [commit for _, commit, _ in mirrored.noted() if commit] == life.line
     assert mirrored.wrong() == []
-
-
-def test_a_lake_that_is_held_is_waited_for(tmp_path: Path) -> None:
-    mirrored = Mirrored(tmp_path)
-    life = mirrored.add()
-    does(life, "append")
-    mirrored.round()
-    does(life, "append")
-    hold = "import duckdb, sys; held = duckdb.connect(sys.argv[1]); print('held', flush=True); sys.stdin.read()"
-    holder = subprocess.Popen(
-        [sys.executable, "-c", hold, str(mirrored.lake)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-    )
-    assert holder.stdout is not None and holder.stdout.readline() == "held\n"
-    told, stop = list[Round](), threading.Event()
-
-    def hear(made: Round) -> None:
-        told.append(made)
-        if len(told) == 1:
-            holder.communicate()
-        if made.error is None or len(told) > 5:
-            stop.set()
-
-    loop.mirror((mirrored.pair(),), once=False, jobs=1, stop=stop, told=hear, progress=Silent())
-    assert isinstance(told[0].error, Conflict) and "held by another process" in str(told[0].error)
-    assert told[-1].error is None and told[-1].tables[0].commits == 1
-    mirrored.remember(len(mirrored.noted()) - 1)
-    assert mirrored.wrong() == []
