@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 
-from bridge.errors import Blocked, BridgeError, Overtaken, Unreachable, UsageError
+from bridge.errors import Blocked, BridgeError, Missing, Overtaken, Unreachable, UsageError
 from bridge.execution.executor import execute, writes_of
 from bridge.locators import Locator, parse_locator
 from bridge.model.findings import Code, Finding, acceptable
@@ -162,7 +162,8 @@ def _looked_up(
             return lake.lookup([to for name, to in names.items() if name not in hidden]), hidden
         except BridgeError as error:
             name = next((name for name, to in names.items() if str(to) == error.table), None)
-            if name is None or name in hidden or error.retryable or len(hidden) + 1 == len(names):
+            damaged = isinstance(error, Blocked | Missing | UsageError)
+            if name is None or not damaged or len(hidden) + 1 == len(names):
                 raise
             hidden[name] = error
 
@@ -192,14 +193,18 @@ def _computes(each: TablePlan) -> bool:
     return any(isinstance(field.write_default, Expression) for field in fields)
 
 
-def _without(made: Plan, error: BridgeError) -> Plan:
-    """The plan without the table that alone keeps it from being carried out; the error where that is not so, or
-    passes by itself."""
-    passes = error.retryable or isinstance(error, Overtaken | UsageError)
-    tables = [stopped(each, error) if str(each.target) == error.table else each for each in made.tables]
-    if passes or len(tables) == 1 or error.table not in {str(each.target) for each in made.writes}:
+def _without(made: Plan, error: BridgeError, lake: Target) -> Plan:
+    """The plan without the table that alone keeps it from being carried out; the error where it passes by itself, or
+    the target does not answer for another table either."""
+    failed = next((each for each in made.writes if str(each.target) == error.table), None)
+    others = [each.target for each in made.tables if each is not failed and each.action is not Action.BLOCKED]
+    if failed is None or not others or error.retryable or isinstance(error, Overtaken | UsageError):
         raise error
-    return replace(made, tables=tuple(tables))
+    try:
+        lake.lookup(others[:1])
+    except BridgeError:
+        raise error from None
+    return replace(made, tables=tuple(stopped(each, error) if each is failed else each for each in made.tables))
 
 
 def _still_there(made: Plan, opened: Source, progress: ProgressSink) -> Plan:
@@ -237,7 +242,7 @@ def carry_out(ends: Ends, options: Options, progress: ProgressSink) -> Report:
         except BridgeError as error:
             if not options.follow:
                 raise
-            made = _without(made, error)
+            made = _without(made, error, lake)
             progress.step(f"{error.table}: {error.message}")
     checks = _still_right(made, lake, progress) if options.verify != "none" else []
     if not writes and not result.objects:
