@@ -288,6 +288,31 @@ def test_names_that_go_from_one_table_to_another(mirrored: Mirrored) -> None:
     assert mirrored.wrong() == []
 
 
+def test_a_round_that_another_mirror_made_first_is_not_made_again(
+    mirrored: Mirrored, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Between plan and commit the other one brings the same commits, or more of them."""
+    life = mirrored.add()
+    does(life, "append")
+    mirrored.round()
+    real = DuckLakeTarget.commit
+
+    def second(self: DuckLakeTarget, *given: Any) -> Any:
+        with monkeypatch.context() as patched:
+            patched.setattr(DuckLakeTarget, "commit", real)
+            does(life, *more)
+            assert states(mirrored.round()) == {"db.t": "applied"}
+        return real(self, *given)
+
+    for more in ((), ("append",)):
+        does(life, "append", "delete")
+        monkeypatch.setattr(DuckLakeTarget, "commit", second)
+        assert isinstance(mirrored.round().error, Overtaken)
+        monkeypatch.setattr(DuckLakeTarget, "commit", real)
+    assert states(mirrored.round()) == {"db.t": "current"}
+    assert mirrored.commits() == life.line and mirrored.wrong() == []
+
+
 @pytest.mark.parametrize("step", ["drop", "move"])
 def test_another_mirror_that_follows_the_names_first_is_looked_at_again(
     step: str, mirrored: Mirrored, monkeypatch: pytest.MonkeyPatch
