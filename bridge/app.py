@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 
-from bridge.errors import Blocked, BridgeError, Unreachable, UsageError
+from bridge.errors import Blocked, BridgeError, Missing, Overtaken, Unreachable, UsageError
 from bridge.execution.executor import execute, writes_of
 from bridge.locators import Locator, parse_locator
 from bridge.model.findings import Code, Finding, acceptable
@@ -16,7 +16,7 @@ from bridge.model.table import Table, TableName
 from bridge.model.types import Expression
 from bridge.planning.objects import plan_objects
 from bridge.planning.plan import Action, ObjectPlan, Plan, TablePlan
-from bridge.planning.planner import blocked_table
+from bridge.planning.planner import blocked_table, stopped
 from bridge.planning.reading import decided, read_one, readings
 from bridge.planning.selection import clashes_of, concerned, select, select_objects, targets
 from bridge.ports import (
@@ -121,10 +121,11 @@ def _plan(ends: Ends, options: Options, progress: ProgressSink) -> tuple[Plan, M
             raise
     names = targets(chosen, options, lake.rename)
     clashes = clashes_of(names)
-    held = lake.lookup(list(names.values()))
+    held, hidden = _looked_up(lake, names)
     newest = lake.newest()
     tables, unreachable, several = [], [], len(chosen) > 1 or options.follow
-    for name, read in readings(opened, chosen, names, held, options, progress):
+    tables += [stopped(TablePlan(name, names[name], Action.BLOCKED, ()), error) for name, error in hidden.items()]
+    for name, read in readings(opened, [each for each in chosen if each not in hidden], names, held, options, progress):
         try:
             made = decided(read, lake, name, names[name], held, options, progress, clashes.get(name), newest, several)
             if made.identity is not None:
@@ -151,6 +152,22 @@ def _plan(ends: Ends, options: Options, progress: ProgressSink) -> tuple[Plan, M
     return Plan(str(from_), str(ends.to), planned, digest.hexdigest()[:16], noticed, objects), held
 
 
+def _looked_up(
+    lake: Target, names: Mapping[TableName, TableName]
+) -> tuple[Mapping[TableName, TargetTable], dict[TableName, BridgeError]]:
+    """What the target holds, and of several tables those of which it cannot tell."""
+    hidden: dict[TableName, BridgeError] = {}
+    while True:
+        try:
+            return lake.lookup([to for name, to in names.items() if name not in hidden]), hidden
+        except BridgeError as error:
+            name = next((name for name, to in names.items() if str(to) == error.table), None)
+            damaged = isinstance(error, Blocked | Missing | UsageError)
+            if name is None or not damaged or len(hidden) + 1 == len(names):
+                raise
+            hidden[name] = error
+
+
 def _left_behind(opened: Source, lake: Target, names: Mapping[TableName, TableName]) -> list[Notice]:
     """Tables that were published from this source, in the namespaces of this run, and that no run goes on with."""
     if not isinstance(opened, Remembers) or not isinstance(lake, Publishes):
@@ -174,6 +191,20 @@ def _left_behind(opened: Source, lake: Target, names: Mapping[TableName, TableNa
 def _computes(each: TablePlan) -> bool:
     fields = each.table.schema.fields if each.table else ()
     return any(isinstance(field.write_default, Expression) for field in fields)
+
+
+def _without(made: Plan, error: BridgeError, lake: Target) -> Plan:
+    """The plan without the table that alone keeps it from being carried out; the error where it passes by itself, or
+    the target does not answer for another table either."""
+    failed = next((each for each in made.writes if str(each.target) == error.table), None)
+    others = [each.target for each in made.tables if each is not failed and each.action is not Action.BLOCKED]
+    if failed is None or not others or error.retryable or isinstance(error, Overtaken | UsageError):
+        raise error
+    try:
+        lake.lookup(others[:1])
+    except BridgeError:
+        raise error from None
+    return replace(made, tables=tuple(stopped(each, error) if each is failed else each for each in made.tables))
 
 
 def _still_there(made: Plan, opened: Source, progress: ProgressSink) -> Plan:
@@ -204,7 +235,15 @@ def carry_out(ends: Ends, options: Options, progress: ProgressSink) -> Report:
     made, held = _plan(ends, options, progress)
     made = _still_there(made, opened, progress)
     engine = partial(open_engine, ends.from_, options, lake.staging)
-    result, writes = execute(made, lake, engine, progress)
+    while True:
+        try:
+            result, writes = execute(made, lake, engine, progress)
+            break
+        except BridgeError as error:
+            if not options.follow:
+                raise
+            made = _without(made, error, lake)
+            progress.step(f"{error.table}: {error.message}")
     checks = _still_right(made, lake, progress) if options.verify != "none" else []
     if not writes and not result.objects:
         return Report(made, result, tuple(checks), held=held)

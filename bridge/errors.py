@@ -14,6 +14,9 @@ BridgeError (1)
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 __all__ = [
     "Blocked",
     "BridgeError",
@@ -25,6 +28,7 @@ __all__ = [
     "Unreachable",
     "UsageError",
     "VerificationFailed",
+    "about",
 ]
 
 
@@ -36,6 +40,8 @@ class BridgeError(Exception):
 
     exit_code = 1
     retryable = False
+    table = ""
+    """The table of the target that it is about, where it keeps from no other."""
 
     def __init__(self, message: str, *, hint: str = "", retryable: bool | None = None) -> None:
         super().__init__(message)
@@ -96,3 +102,13 @@ class Missing(Unreachable):
 
 class Unanswered(Unreachable):
     """It may well be there: access was denied, or nobody answered; never a reason to do without it."""
+
+
+@contextmanager
+def about(table: object) -> Iterator[None]:
+    """What goes wrong in here concerns one table of the target."""
+    try:
+        yield
+    except BridgeError as error:
+        error.table = error.table or str(table)
+        raise

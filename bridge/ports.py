@@ -171,6 +171,10 @@ class Bookmark:
     time: int | None = None
     """The own time of `commit`, where its id alone does not tell it from every other; None: not known."""
 
+    def is_of(self, source: Mapping[str, str]) -> bool:
+        """Whether it is of the same table of a source, whatever that is called."""
+        return {**self.source, "name": ""} == {**source, "name": ""}
+
 
 @dataclass(frozen=True, slots=True)
 class Stale:
@@ -258,8 +262,8 @@ class Mirrors(Protocol):
         as it was looked at, or somebody else has a name."""
         ...
 
-    def drop(self, name: TableName) -> None:
-        """Drop a table that we wrote; no file is touched. Conflict when it is not as it was looked at."""
+    def drop(self, name: TableName, source: Mapping[str, str]) -> None:
+        """Drop a table that we wrote from a source; no file is touched. Conflict when it is not that one any more."""
         ...
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import warnings
+from collections import Counter
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -35,17 +36,24 @@ class Life:
     number: int = 0
     made: int = 0
     steps: list[str] = field(default_factory=list)
+    uri: str = ""
+    past: list[tuple[str, pa.Table]] = field(default_factory=list)
+    """The commit ("" for none) and the rows after each step."""
+    returns: Counter[str] = field(default_factory=Counter)
+    """How often the table was set back, or over, to a commit."""
 
     def __post_init__(self) -> None:
-        self.catalog = SqlCatalog("c", uri=f"sqlite:///{self.root}/c.db", warehouse=f"file://{self.root}/wh")
+        self.uri = self.uri or f"sqlite:///{self.root}/c.db"
+        self.first = self.name
+        self.catalog = SqlCatalog("c", uri=self.uri, warehouse=f"file://{self.root}/wh")
         self.catalog.create_namespace_if_not_exists(self.name.rpartition(".")[0])
         self.table = self._create()
+        self.past.append(("", self.now))
 
     @property
     def options(self) -> tuple[tuple[str, str], ...]:
         """What names the catalog to the bridge as `iceberg-catalog:c`."""
-        uri, warehouse = f"sqlite:///{self.root}/c.db", f"file://{self.root}/wh"
-        return ("type", "sql"), ("uri", uri), ("warehouse", warehouse)
+        return ("type", "sql"), ("uri", self.uri), ("warehouse", f"file://{self.root}/wh")
 
     def _create(self) -> Table:
         self.made += 1
@@ -110,6 +118,8 @@ class Life:
             getattr(self, f"_{what}")()
         self.table = self.catalog.load_table(self.name)
         self._note(before)
+        head = self.table.current_snapshot()
+        self.past.append(("" if head is None else str(head.snapshot_id), self.now))
 
     def _note(self, before: set[int]) -> None:
         """Rows of what was made: our own of the newest, PyIceberg's of commits on the way there."""
@@ -237,6 +247,7 @@ class Life:
 
     def _to(self, snapshot: str) -> None:
         if snapshot:
+            self.returns[snapshot] += 1
             self.table.manage_snapshots().set_current_snapshot(int(snapshot)).commit()
             ids = {id_ for id_, _, _ in self.columns}
             self.rows = [
@@ -267,8 +278,8 @@ class Life:
             self.table.maintenance.expire_snapshots().by_ids(old).commit()
 
     def _rename(self) -> None:
-        name = f"db.t{self.number}"
-        self.call(name if name != self.name else "db.t")
+        name = f"{self.first}{self.number}"
+        self.call(name if name != self.name else self.first)
 
     def call(self, name: str) -> None:
         """Give the table another name."""

@@ -15,6 +15,7 @@ import pytest
 from bridge.errors import Conflict
 from bridge.model.rewrite import work_mark
 from bridge.model.table import TableName
+from converters import storage
 from converters.storage.claims import claimed
 from converters.storage.leftovers import held, sweep, work_name
 from tests.support import ROOT
@@ -126,6 +127,24 @@ def test_on_another_machine_the_age_of_the_sign_tells(lake: Lake) -> None:
     assert len(lake.sweep({TABLE: OTHER})) == 6
     os.utime(owner, (owner.stat().st_mtime - 600,) * 2)
     assert lake.sweep({TABLE: OTHER}) == FOREIGN
+
+
+def test_a_directory_that_another_run_removes_meanwhile_is_made_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A run that ends removes the directory of its work, when nothing is in it."""
+    real, made = storage.make_directory, list[str]()
+
+    def make_directory(uri: str) -> None:
+        real(uri)
+        made.append(uri)
+        if len(made) == 1:
+            storage.remove_directory(uri)
+
+    monkeypatch.setattr(storage, "make_directory", make_directory)
+    with claimed(str(tmp_path / "work")) as claim:
+        claim.require()
+    assert len(made) == 2
 
 
 def test_a_run_whose_work_was_taken_away_does_not_commit(tmp_path: Path) -> None:

@@ -21,15 +21,19 @@ import pytest
 import bridge
 from bridge.errors import BridgeError, Conflict, Overtaken, UsageError
 from bridge.mirroring import loop
-from bridge.mirroring.pair import Pair, Round, State
+from bridge.mirroring.aside import Aside, needs_somebody
+from bridge.mirroring.pair import Pair, Round, State, TableOutcome
 from bridge.mirroring.rounds import catch_up
+from bridge.model.table import TableName
 from bridge.ports import Silent
 from converters.ducklake.catalog.session import parse_place, session
+from converters.ducklake.writer import DuckLakeTarget
 from tests.lake_versions import wrong_versions
 from tests.mirror_steps import Life
 from tests.support import ROOT, lake_rows, tree_hash, use
 from tests.test_runs import KILLED
 
+_THERE = "SELECT to_regclass('ducklake_metadata') IS NOT NULL"
 FILES = pytest.mark.parametrize("backend", ["", "sqlite:"], ids=["duckdb", "sqlite"])
 
 
@@ -44,8 +48,11 @@ class Mirrored:
     expected: list[tuple[tuple[str, str], int | None, pa.Table]] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        self.lake = self.root / ("lake.sqlite" if self.backend else "lake.db")
+        self.lake: Path | str = self.root / ("lake.sqlite" if self.backend else "lake.db")
         self.attach = f"{self.backend}{self.lake}"
+        if self.backend.startswith("postgres:"):
+            self.lake = self.attach = self.backend
+            self.options = replace(self.options, data_path=f"{self.root}/files")
 
     def add(self, name: str = "db.t", seed: int = 1) -> Life:
         """One more table at the source."""
@@ -67,7 +74,8 @@ class Mirrored:
 
     def noted(self) -> list[tuple[int, str, str]]:
         """(lake snapshot, source commit, table) as the lake's snapshots say it."""
-        if not self.lake.exists():
+        there = self.lake.exists() if isinstance(self.lake, Path) else lake_rows(self.lake, _THERE)[0][0]
+        if not there:
             return []
         query = "SELECT snapshot_id, commit_extra_info FROM ducklake_snapshot_changes ORDER BY 1"
         return [
@@ -280,6 +288,65 @@ def test_names_that_go_from_one_table_to_another(mirrored: Mirrored) -> None:
     assert mirrored.wrong() == []
 
 
+def test_a_round_that_another_mirror_made_first_is_not_made_again(
+    mirrored: Mirrored, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Between plan and commit the other one brings the same commits, or more of them."""
+    life = mirrored.add()
+    does(life, "append")
+    mirrored.round()
+    real, more = DuckLakeTarget.commit, list[str]()
+
+    def second(self: DuckLakeTarget, *given: Any) -> Any:
+        with monkeypatch.context() as patched:
+            patched.setattr(DuckLakeTarget, "commit", real)
+            does(life, *more)
+            assert states(mirrored.round()) == {"db.t": "applied"}
+        return real(self, *given)
+
+    for _ in range(2):
+        does(life, "append", "delete")
+        monkeypatch.setattr(DuckLakeTarget, "commit", second)
+        assert isinstance(mirrored.round().error, Overtaken)
+        monkeypatch.setattr(DuckLakeTarget, "commit", real)
+        more.append("append")
+    assert states(mirrored.round()) == {"db.t": "current"}
+    assert mirrored.commits() == life.line and mirrored.wrong() == []
+
+
+@pytest.mark.parametrize("step", ["drop", "move"])
+def test_another_mirror_that_follows_the_names_first_is_looked_at_again(
+    step: str, mirrored: Mirrored, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is dropped or renamed is the table that was looked at, not what has its name by then."""
+    a, b = mirrored.add("db.a", 1), mirrored.add("db.b", 2)
+    for each in (a, b):
+        does(each, "append")
+    mirrored.round()
+    before = mirrored.ids()
+    if step == "drop":
+        does(a, "again", "append")
+    else:
+        a.call("db.x")
+        b.call("db.a")
+        a.call("db.b")
+    real = getattr(DuckLakeTarget, step)
+
+    def second(self: DuckLakeTarget, *given: Any) -> None:
+        with monkeypatch.context() as patched:
+            patched.setattr(DuckLakeTarget, step, real)
+            assert mirrored.round().error is None
+        real(self, *given)
+
+    monkeypatch.setattr(DuckLakeTarget, step, second)
+    assert isinstance(mirrored.round().error, Overtaken)
+    monkeypatch.setattr(DuckLakeTarget, step, real)
+    swapped = {"db.a": before["db.b"], "db.b": before["db.a"]}
+    assert mirrored.ids() == (swapped if step == "move" else {"db.b": before["db.b"], "db.a": mirrored.ids()["db.a"]})
+    assert set(states(mirrored.round()).values()) == {"current"}
+    assert mirrored.wrong() == []
+
+
 @pytest.mark.parametrize("on_drop", ["keep", "drop"])
 def test_a_dropped_table(on_drop: str, mirrored: Mirrored) -> None:
     life, other = mirrored.add("db.t", 1), mirrored.add("other.t", 2)
@@ -421,7 +488,7 @@ def follow(pair: Pair, rounds: Sequence[Round], monkeypatch: pytest.MonkeyPatch)
     stop, left = threading.Event(), list(rounds)
     seen = 0
 
-    def next_round(_pair: Pair, _progress: object) -> Round:
+    def next_round(_pair: Pair, _progress: object, _aside: object) -> Round:
         nonlocal seen
         seen += 1
         if len(left) == 1:
@@ -474,6 +541,38 @@ def test_from_python(mirrored: Mirrored) -> None:
     assert last is told[-1] and [each.tables[0].commits for each in told] == [1, 0, 1, 0]
     with pytest.raises(bridge.UsageError):
         bridge.mirror(pair.source, pair.target, replace(pair.options, tables=("none.t",)))
+
+
+def outcome(name: str, state: State) -> TableOutcome:
+    table = TableName(("db",), name)
+    return TableOutcome(table, table, state)
+
+
+def test_a_table_that_fails_is_tried_less_and_less_often_and_the_others_as_ever() -> None:
+    pair, aside, tried = Pair("iceberg:/a", "ducklake:/b"), Aside(10.0), list[int]()
+    for turn in range(20):
+        resting = aside.resting(turn * 10.0)
+        tables = [outcome("good", State.APPLIED)]
+        if not resting:
+            tried.append(turn)
+            tables.append(outcome("bad", State.BLOCKED))
+        made = Round(pair, 0.0, 0.0, tuple(tables), aside=resting)
+        assert made.exit_code == 3 and not needs_somebody(made)
+        aside.note(made, turn * 10.0)
+        aside.note(Round(pair, 0.0, 0.0, error=Conflict("locked", retryable=True), aside=resting), turn * 10.0)
+    assert tried == [0, 1, 3, 7, 15]
+    aside.note(Round(pair, 0.0, 0.0, (outcome("good", State.CURRENT), outcome("bad", State.APPLIED))), 999.0)
+    assert aside.resting(0.0) == ()
+
+
+@pytest.mark.parametrize(("state", "code"), [(State.CONFLICT, 5), (State.UNVERIFIED, 4), (State.BLOCKED, 3)])
+def test_a_pair_ends_when_one_of_its_tables_needs_somebody(
+    state: State, code: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pair = Pair("iceberg:/a", "ducklake:/b", interval=0.0)
+    made = Round(pair, 0.0, 0.0, (outcome("a", state), outcome("b", State.CURRENT)))
+    assert made.exit_code == code
+    assert follow(pair, [made] * 3, monkeypatch) == ((0, 3) if state is State.BLOCKED else (code, 1))
 
 
 # --- as a process
@@ -549,31 +648,4 @@ def test_kill_9_in_a_round_costs_nothing(backend: str, tmp_path: Path) -> None:
         assert killed(mirrored, point)
     assert states(mirrored.round()).keys() == {"db.other"}
     assert [commit for _, commit, _ in mirrored.noted() if commit] == life.line
-    assert mirrored.wrong() == []
-
-
-def test_a_lake_that_is_held_is_waited_for(tmp_path: Path) -> None:
-    mirrored = Mirrored(tmp_path)
-    life = mirrored.add()
-    does(life, "append")
-    mirrored.round()
-    does(life, "append")
-    hold = "import duckdb, sys; held = duckdb.connect(sys.argv[1]); print('held', flush=True); sys.stdin.read()"
-    holder = subprocess.Popen(
-        [sys.executable, "-c", hold, str(mirrored.lake)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-    )
-    assert holder.stdout is not None and holder.stdout.readline() == "held\n"
-    told, stop = list[Round](), threading.Event()
-
-    def hear(made: Round) -> None:
-        told.append(made)
-        if len(told) == 1:
-            holder.communicate()
-        if made.error is None or len(told) > 5:
-            stop.set()
-
-    loop.mirror((mirrored.pair(),), once=False, jobs=1, stop=stop, told=hear, progress=Silent())
-    assert isinstance(told[0].error, Conflict) and "held by another process" in str(told[0].error)
-    assert told[-1].error is None and told[-1].tables[0].commits == 1
-    mirrored.remember(len(mirrored.noted()) - 1)
     assert mirrored.wrong() == []

@@ -6,6 +6,7 @@ import json
 import sqlite3
 import threading
 from collections.abc import Mapping
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -15,12 +16,13 @@ from pyiceberg.catalog.sql import SqlCatalog
 
 import bridge
 from bridge.cli.told import lines
-from bridge.errors import UsageError
+from bridge.errors import Overtaken, UsageError
 from bridge.locators import parse_locator
 from bridge.mirroring import loop
 from bridge.mirroring.pair import Pair, Round
 from bridge.mirroring.rounds import catch_up
 from bridge.ports import Silent
+from converters.ducklake.reader import LakeSourceTable
 from converters.iceberg import writer
 from converters.iceberg.writer import IcebergTarget
 from tests.iceberg_judge import Published, judge_iceberg
@@ -218,6 +220,93 @@ def test_two_mirrors_of_one_pair_do_not_end_one_another(followed: Followed, monk
     assert loop.mirror((pair,), once=False, jobs=1, stop=stop, told=told, progress=Silent()) == 0
     assert [type(each.error).__name__ for each in rounds] == ["Overtaken"] * 3 + ["NoneType"]
     assert states(followed.round()) == {"main.t": "current"}
+
+
+@pytest.mark.slow
+def test_a_table_that_another_mirror_made_anew_is_not_dropped(
+    followed: Followed, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    followed.do("CREATE TABLE t AS SELECT 1 AS i", "CREATE TABLE u AS SELECT 1 AS i")
+    followed.round()
+    followed.do("DROP TABLE t", "CREATE TABLE t AS SELECT 2 AS i")
+    real = IcebergTarget.drop
+
+    def second(self: IcebergTarget, *given: Any) -> None:
+        with monkeypatch.context() as patched:
+            patched.setattr(IcebergTarget, "drop", real)
+            assert followed.round().error is None
+        real(self, *given)
+
+    monkeypatch.setattr(IcebergTarget, "drop", second)
+    assert isinstance(followed.round().error, Overtaken)
+    assert followed.tables().keys() == {"main.t", "main.u"}
+    assert states(followed.round()) == {"main.t": "current", "main.u": "current"}
+
+
+@pytest.mark.parametrize("broken", ["directory", "metadata"])
+def test_a_table_that_cannot_be_written_holds_up_no_other(broken: str, tmp_path: Path) -> None:
+    """It is tried again by itself, and has each commit once when what was wrong is put right."""
+    followed = Followed(tmp_path, False)
+    followed.do("CREATE TABLE a AS SELECT 1 AS i", "CREATE TABLE t AS SELECT 1 AS i", "CREATE TABLE u AS SELECT 1 AS i")
+    code, state = {"metadata": (3, "blocked")}.get(broken, (6, "unreachable"))
+    if broken != "directory":
+        followed.round()
+        followed.do(*(f"INSERT INTO {each} VALUES (2)" for each in "atu"))
+    place = tmp_path / "wh/main/t/metadata"
+    kept = tmp_path / "kept"
+    if broken == "directory":
+        place.parent.mkdir(parents=True)
+        place.write_text("in the way")
+    else:
+        place = followed.tables()["main.t"]
+        place.rename(kept)
+        place.write_text("{")
+    rounds: list[Round] = []
+    stop = threading.Event()
+
+    def told(made: Round) -> None:
+        rounds.append(made)
+        seen = len(rounds)
+        if (seen > 2 and made.exit_code == 0) or seen > 30:
+            stop.set()
+            return
+        followed.do(f"INSERT INTO u VALUES ({seen})")
+        if seen == 2:
+            place.unlink()
+            if kept.exists():
+                kept.rename(place)
+
+    pair = replace(followed.pair(), interval=0.05)
+    assert loop.mirror((pair,), once=False, jobs=1, stop=stop, told=told, progress=Silent()) == 0
+    assert [each.error for each in rounds] == [None] * len(rounds)
+    tried = [{each.source.name: each.state.value for each in made.tables} for made in rounds]
+    assert rounds[0].exit_code == code and tried[0] == {"a": "applied", "t": state, "u": "applied"}
+    assert all(each["u"] == "applied" for each in tried) and any("t" not in each for each in tried)
+    assert all(made.exit_code == code for made in rounds[:2]) and tried[-1]["t"] == "applied"
+    assert followed.wrong({"main.t": "t", "main.u": "u", "main.a": "a"}, tmp_path / "judge") == []
+    commits = [each["summary"]["ducklake-bridge.source-commit"]
+               for each in json.loads(followed.tables()["main.t"].read_text())["snapshots"]]  # fmt: skip
+    assert len(commits) == len(set(commits)) == {"directory": 1, "metadata": 2}[broken]
+
+
+def test_a_source_that_is_held_for_now_is_no_conflict_of_a_table(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    followed = Followed(tmp_path, False)
+    followed.do("CREATE TABLE t AS SELECT 1 AS i", "CREATE TABLE u AS SELECT 1 AS i")
+    real, asked = LakeSourceTable.files, list[int]()
+
+    def files(self: LakeSourceTable, *given: Any) -> Any:
+        asked.append(1)
+        if len(asked) == 2:
+            with closing(sqlite3.connect(followed.lake, isolation_level=None)) as other:
+                other.execute("BEGIN EXCLUSIVE")
+                return real(self, *given)
+        return real(self, *given)
+
+    monkeypatch.setattr(LakeSourceTable, "files", files)
+    assert isinstance(followed.round().error, Overtaken)
+    assert set(states(followed.round()).values()) == {"applied"}
 
 
 @pytest.mark.slow

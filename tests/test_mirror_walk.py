@@ -1,4 +1,5 @@
-"""Random lives of an Iceberg table, mirrored after random steps: each snapshot answers as its commit did."""
+"""Random lives of lakes and of Iceberg tables, mirrored meanwhile by processes that are killed: each mirrored state
+answers as its source did, to readers that never stop and to the judge. A failure names its seed."""
 
 from __future__ import annotations
 
@@ -6,64 +7,82 @@ import json
 import random
 import subprocess
 import sys
+from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
+from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, Phase, given, settings
-from hypothesis import strategies as st
 
 import bridge
 from tests.iceberg_parts import partial_readings
 from tests.lake_versions import wrong_versions
+from tests.server import Server
 from tests.support import ROOT, lake_rows
-from tests.test_mirror import Mirrored, command, killed, started
+from tests.test_postgres import running
+from tests.walk_to_iceberg import ToIceberg
+from tests.walk_to_lake import ToLake
+from tests.walks import walk
+
+__all__ = ["running"]  # a fixture
 
 
-def walk(root: Path, backend: str, seed: int, steps: int, kills: float = 0.0, pairs: float = 0.0) -> None:
-    """Steps of a source, caught up with now and then; sometimes the round is killed first, or two are made at once."""
-    mirrored = Mirrored(root, backend)
-    life, dice = mirrored.add(seed=seed), random.Random(seed + 1)
-    known: dict[str, list[str]] = {}
-    for step in range(steps):
-        life.step()
-        if dice.random() > 0.4 and step < steps - 1:
-            continue
-        before = len(mirrored.noted())
-        uuid = str(life.table.metadata.table_uuid)
-        had = known.setdefault(uuid, [])
-        if mirrored.lake.exists() and dice.random() < kills:
-            killed(mirrored, dice.randint(0, 12))
-        if mirrored.lake.exists() and dice.random() < pairs:
-            for each in [started(*command(mirrored, "--once")) for _ in range(2)]:
-                each.communicate(timeout=300)
-        made = mirrored.round()
-        assert made.error is None and made.exit_code == 0, (life.steps, made)
-        new = [commit for _, commit, _ in mirrored.noted()[before:] if commit]
-        del mirrored.expected[before:]  # also what another one wrote
-        mirrored.remember(before)
-        head = life.line[-1:]
-        # nothing is written twice, nothing left out: what comes ends where the source is, in the source's own order
-        place = [life.line.index(each) for each in new if each in life.line]
-        assert len(place) == len(new) and place == list(range(place[0], place[0] + len(place)) if place else []), (
-            life.steps
-        )
-        assert not head or (had + new)[-1:] == head, life.steps
-        had += new
-        assert mirrored.bookmark() == (head[0] if head else ""), life.steps
-    assert mirrored.wrong() == [], (seed, life.steps)
+def lake_at(kind: str, folder: Path, server: Callable[[], Server]) -> str:
+    """Where a lake of a kind is."""
+    if kind == "postgres":
+        made = server()
+        return f"postgres:{made.connection(made.database())}"
+    return f"sqlite:{folder}/lake.sqlite" if kind == "sqlite" else f"{folder}/lake.ducklake"
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize(("backend", "seed"), [("", 5), ("sqlite:", 6)], ids=["duckdb", "sqlite"])
-def test_a_short_life(backend: str, seed: int, tmp_path: Path) -> None:
-    walk(tmp_path, backend, seed, steps=18)
+def catalog_at(kind: str, folder: Path, server: Callable[[], Server]) -> str:
+    """The database of an Iceberg catalog of a kind; "" for a directory."""
+    if kind == "postgres":
+        made = server()
+        return f"postgresql+psycopg://postgres@/{made.database()}?host={made.socket}"
+    return f"sqlite:///{folder}/catalog.sqlite" if kind == "sqlite" else ""
 
 
-@pytest.mark.exhaustive
-@settings(max_examples=3, deadline=None, phases=[Phase.generate], suppress_health_check=list(HealthCheck))
-@given(seed=st.integers(0, 2**31), backend=st.sampled_from(["", "sqlite:"]))
-def test_a_long_life(seed: int, backend: str, tmp_path_factory: pytest.TempPathFactory) -> None:
-    walk(tmp_path_factory.mktemp("life"), backend, seed, steps=300, kills=0.1, pairs=0.05)
+@pytest.fixture
+def server(request: pytest.FixtureRequest) -> Callable[[], Server]:
+    """The tests' PostgreSQL, started for those that use it."""
+    return lambda: request.getfixturevalue("running")
+
+
+def walks(*kinds: tuple[str, str], steps: int) -> list[Any]:
+    """Each pair of a source's and a target's catalog, short; and long where everything is run."""
+    made = []
+    for place, (source, target) in enumerate(kinds):
+        marks = [pytest.mark.postgres] if "postgres" in (source, target) else []
+        some = pytest.mark.exhaustive if place else pytest.mark.slow
+        made.append(pytest.param(source, target, 10 + place, steps, marks=[*marks, some]))
+        long = [pytest.mark.exhaustive, pytest.mark.timeout(3600)]
+        made.append(pytest.param(source, target, 20 + place, 300, marks=[*marks, *long]))
+    return made
+
+
+@pytest.mark.parametrize(
+    ("source", "target", "seed", "steps"),
+    walks(("postgres", "sqlite"), ("sqlite", "postgres"), ("sqlite", "duckdb"), steps=12),
+)
+def test_an_iceberg_catalog_lives_and_the_lake_follows(
+    source: str, target: str, seed: int, steps: int, tmp_path: Path, server: Callable[[], Server]
+) -> None:
+    lake, uri = lake_at(target, tmp_path, server), catalog_at(source, tmp_path, server)
+    with closing(ToLake(tmp_path, seed, lake, uri)) as course:
+        assert walk(course, tmp_path / "walk", seed, steps, readers=2 if steps > 100 else 1) == []
+
+
+@pytest.mark.parametrize(
+    ("source", "target", "seed", "steps"),
+    walks(("sqlite", "postgres"), ("postgres", "directory"), ("duckdb", "sqlite"), steps=12),
+)
+def test_a_lake_lives_and_iceberg_tables_follow(
+    source: str, target: str, seed: int, steps: int, tmp_path: Path, server: Callable[[], Server]
+) -> None:
+    lake, uri = lake_at(source, tmp_path, server), catalog_at(target, tmp_path, server)
+    with closing(ToIceberg(tmp_path, seed, lake, uri, drop=seed % 2 == 0)) as course:
+        assert walk(course, tmp_path / "walk", seed, steps, readers=2 if steps > 100 else 1) == []
 
 
 MERGE = "MERGE INTO {t} t USING (SELECT CAST(id AS INT) AS id, 'm{n}' AS v FROM range({low}, {high})) s ON t.id = s.id "

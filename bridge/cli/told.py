@@ -9,11 +9,10 @@ from datetime import datetime, timezone
 from typing import Any
 
 from bridge.mirroring.expiry import Expiring
-from bridge.mirroring.pair import Round, State, TableOutcome
+from bridge.mirroring.pair import TROUBLE, Round, State, TableOutcome
 
 __all__ = ["line", "lines"]
 
-_TROUBLE = frozenset({State.BLOCKED, State.CONFLICT, State.UNREACHABLE, State.UNVERIFIED})
 _PLAIN = re.compile(r"[^\s\"'=\\]+")
 
 
@@ -23,7 +22,7 @@ def lines(told: Round, form: str, blot: Callable[[str], str], before: Round | No
     last_tables, last_idle = (before.tables, before.idle) if before is not None else ((), ())
     start: dict[str, Any] = {"time": _time(told.began + told.seconds), "level": "info", "pair": told.pair.label}
     found = [
-        {**start, "level": "error" if each.state in _TROUBLE else "info", **_facts(each)}
+        {**start, "level": "error" if each.state in TROUBLE else "info", **_facts(each)}
         for each in told.tables
         if (each.state is not State.CURRENT or each.behind)
         and not (each.state is State.DROPPED and each in last_tables)

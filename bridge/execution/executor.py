@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from bridge.errors import about
 from bridge.execution.rewriting import prepared
 from bridge.planning.plan import Action, Plan, TablePlan
 from bridge.ports import CommitResult, ProgressSink, RowEngine, TableWrite, Target
@@ -73,7 +74,11 @@ def _committed(
     progress: ProgressSink,
     require: Callable[[], None] = lambda: None,
 ) -> tuple[CommitResult, list[TableWrite]]:
-    writes = writes_of(tuple(prepared(each, target, engine, progress) for each in plan.writes))
+    ready = []
+    for each in plan.writes:
+        with about(each.target):
+            ready.append(prepared(each, target, engine, progress))
+    writes = writes_of(tuple(ready))
     require()
     progress.step("committing")
     return target.commit(writes, progress, plan.object_writes), writes

@@ -11,13 +11,13 @@ from dataclasses import dataclass, field, replace
 from time import monotonic
 
 from bridge.errors import BridgeError, Conflict, Overtaken, UsageError
-from bridge.mirroring.pair import Pair, Round, State
+from bridge.mirroring.aside import LONGEST, Aside, needs_somebody
+from bridge.mirroring.pair import Pair, Round
 from bridge.mirroring.rounds import catch_up
 from bridge.ports import ProgressSink
 
 __all__ = ["mirror"]
 
-_LONGEST = 600.0
 _SECOND_CONFLICT = 2
 _GRAVEST = (1, 5, 4, 6, 3, 2)
 """Exit codes, gravest first."""
@@ -48,6 +48,7 @@ class _Turn:
     due: float
     number: int
     pair: Pair = field(compare=False)
+    aside: Aside = field(compare=False)
     troubled: int = field(default=0, compare=False)
     conflicts: int = field(default=0, compare=False)
     good: int = field(default=0, compare=False)
@@ -64,8 +65,9 @@ def mirror(
 ) -> int:
     """Follow each pair until `stop` is set, or for one round; `told` hears of every round, one at a time.
 
-    A pair whose target somebody else wrote to is not followed any further; when none is left that ends it. Gives the
-    exit code: the gravest of what ended a pair, or of the one round.
+    A table that fails is tried again after pauses of its own. A pair of which somebody else wrote to the target, or
+    whose target is wrong, is not followed any further; when none is left that ends it. Gives the exit code: the gravest
+    of the one round, or of what ended a pair.
     """
     pairs = [replace(each, options=replace(each.options, jobs=jobs)) for each in pairs]
     # a catalog file is opened by one at a time in a process, by whatever name it goes
@@ -76,14 +78,14 @@ def mirror(
     def one(turn: _Turn) -> Round | None:
         with locks[_place(turn.pair)]:
             try:
-                made = catch_up(turn.pair, _UntilAsked(progress, stop))
+                made = catch_up(turn.pair, _UntilAsked(progress, stop), turn.aside.resting(monotonic()))
             except _Abandoned:
                 return None
         with telling:
             told(made)
         return made
 
-    waiting = [_Turn(0.0, number, pair) for number, pair in enumerate(pairs)]
+    waiting = [_Turn(0.0, number, pair, Aside(pair.interval)) for number, pair in enumerate(pairs)]
     running: dict[Future[Round | None], _Turn] = {}
     with ThreadPoolExecutor(max(1, min(jobs, len(pairs)))) as pool:
         while (waiting or running) and not stop.is_set():
@@ -95,14 +97,15 @@ def mirror(
                 made = each.result()
                 if made is None:
                     continue
+                turn.aside.note(made, monotonic())
                 if once or _ends(turn, made):
                     codes.append(made.exit_code)
                     continue
                 heapq.heappush(waiting, _next(turn, made))
             stop.wait(0.02 if running else max(0.0, min(0.5, waiting[0].due - monotonic())) if waiting else 0.0)
-        for each in list(running):
+        for each in running:
             made = each.result()
-            if made is not None and once:
+            if made is not None and (once or needs_somebody(made)):
                 codes.append(made.exit_code)
     return next((code for code in _GRAVEST if code in codes), 0)
 
@@ -116,7 +119,7 @@ def _ends(turn: _Turn, made: Round) -> bool:
     if isinstance(made.error, UsageError):
         return turn.good == 0  # what was right once is gone for now
     turn.good += made.error is None
-    if any(each.state in (State.CONFLICT, State.UNVERIFIED) for each in made.tables):
+    if needs_somebody(made):
         return True
     lasting = isinstance(made.error, Conflict) and not (made.error.retryable or isinstance(made.error, Overtaken))
     turn.conflicts = turn.conflicts + 1 if lasting else 0
@@ -125,13 +128,11 @@ def _ends(turn: _Turn, made: Round) -> bool:
 
 def _next(turn: _Turn, made: Round) -> _Turn:
     trouble: BridgeError | None = made.error
-    turn.troubled = turn.troubled + 1 if trouble or made.exit_code else 0
+    turn.troubled = turn.troubled + 1 if trouble else 0
     pause = turn.pair.interval
     if trouble is not None:
         # a lock is free again soon, a source that is gone may take longer
-        first = 1.0 if trouble.retryable else max(1.0, pause)
-        pause = min(_LONGEST, first * 2.0 ** min(turn.troubled - 1, 10))
-    elif turn.troubled:
-        pause = min(_LONGEST, pause * 2.0 ** min(turn.troubled - 1, 6))
+        first = 1.0 if trouble.retryable or isinstance(trouble, Overtaken) else max(1.0, pause)
+        pause = min(LONGEST, first * 2.0 ** min(turn.troubled - 1, 10))
     turn.due = monotonic() + pause
     return turn

@@ -6,11 +6,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from bridge.app import Ends
-from bridge.errors import BridgeError, Conflict, Overtaken
+from bridge.errors import BridgeError, Conflict, Overtaken, Unreachable
 from bridge.mirroring.pair import Pair, State, TableOutcome
 from bridge.model.options import Options
 from bridge.model.table import TableName
-from bridge.planning.selection import literal, matches, targets
+from bridge.planning.selection import is_wanted, literal, matches, targets
 from bridge.ports import Mirrors, Move, ProgressSink, TargetTable
 
 __all__ = ["Followed", "follow_names"]
@@ -47,7 +47,7 @@ def follow_names(pair: Pair, ends: Ends, options: Options, progress: ProgressSin
     moved = {old: name for old, name in renamed.items() if _of(taken[old]) not in kept} if ends.target.renames else {}
     done, failed = [], list[TableName]()
     for name, each in lost.items():
-        if name in moved or not _wanted(name, options):
+        if name in moved or not is_wanted(name, options):
             continue
         anew = name in known
         what = f"it is called {renamed[name]} at the source now" if name in renamed else "it was dropped at the source"
@@ -58,12 +58,14 @@ def follow_names(pair: Pair, ends: Ends, options: Options, progress: ProgressSin
             done.append(_told(name, each, State.DROPPED, f"{what}, and stays here"))
             continue
         try:
-            ends.target.drop(each.name)
+            assert each.bookmark is not None
+            ends.target.drop(each.name, each.bookmark.source)
             done.append(_told(name, each, State.DROPPED, what))
-        except Overtaken:  # the next round looks again
-            raise
-        except Conflict as error:
-            done.append(_told(name, each, State.CONFLICT, str(error)))
+        except (Conflict, Unreachable) as error:
+            if error.retryable or isinstance(error, Overtaken):  # the next round looks again
+                raise
+            state = State.CONFLICT if isinstance(error, Conflict) else State.UNREACHABLE
+            done.append(_told(name, each, state, str(error)))
             failed.append(name)
     if moved:
         made, more = _move(ends.target, taken, moved, names)
@@ -134,14 +136,8 @@ def _taken(target: Mirrors, ends: Ends, options: Options, there: list[TableName]
 
 
 def _selected(ends: Ends, there: list[TableName], options: Options) -> dict[TableName, TableName]:
-    chosen = [name for name in there if _wanted(name, options)]
+    chosen = [name for name in there if is_wanted(name, options)]
     return dict(targets(chosen, options, ends.target.rename)) if chosen else {}
-
-
-def _wanted(name: TableName, options: Options) -> bool:
-    """Whether a table is one of those that the pair is about."""
-    chosen = not options.tables or any(matches(name, each) for each in options.tables)
-    return chosen and not any(matches(name, each) for each in options.exclude)
 
 
 def _left(options: Options, there: list[TableName], before: list[TableName], failed: list[TableName]) -> Options | None:
@@ -156,7 +152,7 @@ def _left(options: Options, there: list[TableName], before: list[TableName], fai
         return None
     made = replace(options, tables=patterns, exclude=(*options.exclude, *map(literal, failed)))
     followed = gone or failed or any(name not in there for name in before)
-    return made if any(_wanted(name, made) for name in there) or not followed else None
+    return made if any(is_wanted(name, made) for name in there) or not followed else None
 
 
 def _uuid(ends: Ends, name: TableName) -> str:

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from enum import Enum
+from types import MappingProxyType
 from typing import Literal
 
-from bridge.errors import BridgeError, Conflict
+from bridge.errors import BridgeError
 from bridge.mirroring.expiry import Expiring
 from bridge.model.options import Options
 from bridge.model.secrets import shown
 from bridge.model.table import TableName
 
-__all__ = ["Pair", "Round", "State", "TableOutcome"]
+__all__ = ["TROUBLE", "Pair", "Round", "State", "TableOutcome"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +47,10 @@ class State(Enum):
     UNVERIFIED = "unverified"
 
 
+TROUBLE = MappingProxyType({State.CONFLICT: 5, State.UNVERIFIED: 4, State.UNREACHABLE: 6, State.BLOCKED: 3})
+"""What a table can be in trouble with, gravest first, and the exit code that tells it."""
+
+
 @dataclass(frozen=True, slots=True)
 class TableOutcome:
     """One table after a round.
@@ -73,7 +78,8 @@ class TableOutcome:
 @dataclass(frozen=True, slots=True)
 class Round:
     """One look at a pair: when it began (seconds from 1970), how long it took, and each table; `idle` are the patterns
-    of its tables that match none for now, `error` is what kept it from looking at any."""
+    of its tables that match none for now, `error` is what kept it from looking at any; `aside` are tables as an earlier
+    round left them, which are not tried again yet."""
 
     pair: Pair
     began: float
@@ -81,14 +87,12 @@ class Round:
     tables: tuple[TableOutcome, ...] = ()
     error: BridgeError | None = None
     idle: tuple[str, ...] = ()
+    aside: tuple[TableOutcome, ...] = ()
 
     @property
     def exit_code(self) -> int:
         """The gravest of its tables: 5 conflict, 4 not verified, 6 unreachable, 3 blocked, else 0."""
         if self.error is not None:
             return self.error.exit_code
-        states = {each.state for each in self.tables}
-        for state, code in ((State.CONFLICT, Conflict.exit_code), (State.UNVERIFIED, 4), (State.UNREACHABLE, 6)):
-            if state in states:
-                return code
-        return 3 if State.BLOCKED in states else 0
+        states = {each.state for each in (*self.tables, *self.aside)}
+        return next((code for state, code in TROUBLE.items() if state in states), 0)

@@ -12,7 +12,7 @@ from bridge.mirroring.names import follow_names
 from bridge.mirroring.pair import Pair, Round, State, TableOutcome
 from bridge.model.findings import Code
 from bridge.planning.plan import Action, TablePlan
-from bridge.planning.selection import is_open, unmatched
+from bridge.planning.selection import is_open, is_wanted, literal, unmatched
 from bridge.ports import ProgressSink
 
 __all__ = ["catch_up"]
@@ -26,11 +26,12 @@ _STATES = {
 }
 
 
-def catch_up(pair: Pair, progress: ProgressSink) -> Round:
-    """Bring the target to where the source is now. What is wrong with one table is told in its outcome and stops no
-    other; what keeps from all of them is the round's error."""
+def catch_up(pair: Pair, progress: ProgressSink, aside: tuple[TableOutcome, ...] = ()) -> Round:
+    """Bring the target to where the source is now; tables that are `aside` are left out. What is wrong with one table
+    is told in its outcome and stops no other; what keeps from all of them is the round's error."""
     began, clock = time.time(), time.monotonic()
-    options = replace(pair.options, follow=True)
+    exclude = (*pair.options.exclude, *(literal(each.source) for each in aside))
+    options = replace(pair.options, follow=True, exclude=exclude)
     try:
         ends = open_ends(pair.source, pair.target, options)
         followed = follow_names(pair, ends, options, progress)
@@ -40,11 +41,13 @@ def catch_up(pair: Pair, progress: ProgressSink) -> Round:
         # the last one was dropped, or the first is still to come
         waits = not there or (len(idle) == len(options.tables) > 0 and all(map(is_open, idle)))
         left = None if waits else followed.options
+        if left is not None and aside and not any(is_wanted(name, left) for name in there):
+            left = None
         report = None if left is None else carry_out(ends, left, progress)
     except BridgeError as error:
-        return Round(pair, began, time.monotonic() - clock, error=error)
+        return Round(pair, began, time.monotonic() - clock, error=error, aside=aside)
     tables = (*followed.outcomes, *(_outcomes(report, ends, time.time()) if report is not None else ()))
-    return Round(pair, began, time.monotonic() - clock, tables, idle=tuple(idle))
+    return Round(pair, began, time.monotonic() - clock, tables, idle=tuple(idle), aside=aside)
 
 
 def _outcomes(report: Report, ends: Ends, now: float) -> list[TableOutcome]:

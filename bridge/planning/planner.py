@@ -11,6 +11,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from bridge.errors import Blocked, BridgeError, Conflict
 from bridge.model.files import FileProblem, Files
 from bridge.model.findings import Code, Finding, Severity
 from bridge.model.options import Options
@@ -22,7 +23,7 @@ from bridge.planning.onward import base_of, is_restored, rewound
 from bridge.planning.plan import Action, Rewrite, TablePlan
 from bridge.ports import Bookmark, TargetTable
 
-__all__ = ["blocked_table", "decide", "definition_of"]
+__all__ = ["blocked_table", "decide", "definition_of", "stopped"]
 
 
 def definition_of(table: Table) -> str:
@@ -38,6 +39,15 @@ def _digest(text: str) -> str:
 def blocked_table(source: TableName, target: TableName, finding: Finding) -> TablePlan:
     """The plan of a table that could not even be read."""
     return TablePlan(source, target, Action.BLOCKED, (finding,))
+
+
+def stopped(each: TablePlan, error: BridgeError) -> TablePlan:
+    """The plan of a table that failed when it was to be carried out."""
+    code = Code.TARGET_CONFLICT if isinstance(error, Conflict) else Code.TABLE_UNREADABLE
+    if isinstance(error, Blocked):
+        code = next((known for known in Code if known.text == error.code), Code.METADATA_UNREADABLE)
+    said = Finding(code, str(each.source), error.message, error.hint)
+    return replace(each, action=Action.BLOCKED, findings=(*each.findings, said))
 
 
 def decide(

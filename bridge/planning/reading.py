@@ -10,7 +10,7 @@ from functools import partial
 
 import pyarrow.compute as pc
 
-from bridge.errors import Blocked, BridgeError, Conflict, Expired
+from bridge.errors import Blocked, BridgeError, Conflict, Expired, Overtaken
 from bridge.model.files import Files
 from bridge.model.findings import Code, Finding
 from bridge.model.options import Options
@@ -126,7 +126,7 @@ def decided(
         more = lake.review_files(table, files, target, options)
         return decide(table, files, target, there, said, options, newest, more, lake.written_fields(table))
     except Conflict as error:
-        if not several:
+        if not several or error.retryable or isinstance(error, Overtaken):  # it passes by itself
             raise
         return blocked_table(name, target, Finding(Code.TARGET_CONFLICT, str(name), error.message, error.hint))
 

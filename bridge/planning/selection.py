@@ -16,6 +16,7 @@ __all__ = [
     "clashes_of",
     "concerned",
     "is_open",
+    "is_wanted",
     "literal",
     "matches",
     "select",
@@ -63,10 +64,15 @@ def select_objects(objects: Sequence[SourceObject], options: Options) -> list[So
     ]
 
 
+def is_wanted(name: TableName, options: Options) -> bool:
+    """Whether the patterns take in a table of that name."""
+    chosen = not options.tables or any(matches(name, each) for each in options.tables)
+    return chosen and not any(matches(name, each) for each in options.exclude)
+
+
 def _concerns(name: TableName, options: Options) -> bool:
     if name.name:
-        chosen = not options.tables or any(matches(name, each) for each in options.tables)
-        return chosen and not any(matches(name, each) for each in options.exclude)
+        return is_wanted(name, options)
     every = TableName(name.namespace, "\0")  # no pattern but one for all of the namespace's tables matches it
     if any(matches(every, each) for each in options.exclude):
         return False

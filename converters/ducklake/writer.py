@@ -138,12 +138,12 @@ class DuckLakeTarget:
 
         with_retry(once)
 
-    def drop(self, name: TableName) -> None:
+    def drop(self, name: TableName, source: Mapping[str, str]) -> None:
         """Drop a table of ours in a transaction of its own; no file is touched."""
 
         def once() -> None:
             with session(self.place, write=True) as opened:
-                drop_table(opened, name)
+                drop_table(opened, name, source)
 
         with_retry(once)
 

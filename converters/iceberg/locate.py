@@ -23,6 +23,8 @@ def is_metadata_file(path: str) -> bool:
 
 
 def _metadata_files(directory: str) -> list[str]:
+    if storage.is_file(f"{directory}/metadata"):
+        return []
     names = storage.list_directory(f"{directory}/metadata")
     return [name for name, folder in names if not folder and _VERSION.match(name)]
 

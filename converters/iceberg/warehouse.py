@@ -8,11 +8,13 @@ from __future__ import annotations
 import gzip
 import json
 import re
+import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from bridge.errors import Overtaken, UsageError
+from bridge.errors import Blocked, Overtaken, UsageError
+from bridge.model.findings import Code
 from bridge.model.table import TableName
 from converters import storage
 from converters.iceberg import locate
@@ -181,9 +183,12 @@ def _number(path: str) -> int:
 def load(path: str) -> Mapping[str, Any]:
     """The content of a metadata file."""
     content = storage.read(path, "metadata file")
-    if content[:2] == b"\x1f\x8b":
-        content = gzip.decompress(content)
-    found: Mapping[str, Any] = json.loads(content)
+    try:
+        if content[:2] == b"\x1f\x8b":
+            content = gzip.decompress(content)
+        found: Mapping[str, Any] = json.loads(content)
+    except (OSError, EOFError, zlib.error, ValueError) as error:
+        raise Blocked(f"{path} is no Iceberg metadata: {error}", code=Code.METADATA_UNREADABLE.text) from error
     return found
 
 

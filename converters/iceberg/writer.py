@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from bridge.errors import BridgeError, Conflict, Overtaken
+from bridge.errors import BridgeError, Conflict, Overtaken, about
 from bridge.model.files import FileProblem, Files, Standing, live_rows
 from bridge.model.findings import Code, Finding
 from bridge.model.objects import ObjectKind, Objects
@@ -88,7 +88,8 @@ class IcebergTarget:
     def _there(self, name: TableName) -> tuple[TableName, Held] | None:
         """A table as it was when it was looked up; whoever changes it since makes the commit fail."""
         if name not in self._seen:
-            self._seen[name] = self._home.find(name)
+            with about(name):
+                self._seen[name] = self._home.find(name)
         return self._seen[name]
 
     def lookup(self, names: Sequence[TableName]) -> Mapping[TableName, TargetTable]:
@@ -132,10 +133,11 @@ class IcebergTarget:
         """A table lies where it is called: it gets no other name."""
         raise NotImplementedError
 
-    def drop(self, name: TableName) -> None:
+    def drop(self, name: TableName, source: Mapping[str, str]) -> None:
         """Forget a table that we published; no data file goes. Conflict when somebody else wrote to it."""
         there = self._home.find(name)
-        if there is None or bookmark_of(there[1].metadata) is None:
+        mark = None if there is None else bookmark_of(there[1].metadata)
+        if there is None or mark is None or not mark.is_of(source):
             raise Overtaken(f"{name} is gone from {self._home.shown} since it was looked at", hint="run it again")
         if changed := foreign(there[1].metadata):
             raise Conflict(
@@ -259,7 +261,12 @@ class IcebergTarget:
 
     def clean(self, plans: Mapping[TableName, str]) -> None:
         """Remove what killed runs left of these tables' work; metadata that nothing names is overwritten."""
-        found = {name: there[1].metadata for name in plans if (there := self._home.find(name)) is not None}
+        found = {}
+        for name in plans:
+            with about(name):
+                there = self._home.find(name)
+            if there is not None:
+                found[name] = there[1].metadata
 
         def committed() -> Mapping[str, str]:
             marks = {name: bookmark_of(metadata) for name, metadata in found.items()}
@@ -302,9 +309,11 @@ class IcebergTarget:
         done: list[Written] = []
         try:
             for write in writes:
-                ready.append(self._ready(replace(write, table=restored(write.table)), progress))
+                with about(write.name):
+                    ready.append(self._ready(replace(write, table=restored(write.table)), progress))
             for each in ready:
-                self._home.commit(each.write.name, each.held, each.published.metadata, each.mark)
+                with about(each.write.name):
+                    self._home.commit(each.write.name, each.held, each.published.metadata, each.mark)
                 before, now = (() if each.held is None else each.held.metadata.get("snapshots") or ()), each.published
                 left = {said["snapshot-id"] for said in now.metadata["snapshots"]}
                 self._dropped[each.write.name] = sum(said["snapshot-id"] not in left for said in before)

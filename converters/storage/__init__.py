@@ -413,4 +413,6 @@ def create(uri: str, content: bytes, temporary: str) -> bool:
 def _unwritten(uri: str, error: OSError) -> Unreachable:
     if error.errno in (errno.ENOSPC, errno.EDQUOT) or "No space left" in str(error):
         return Unreachable(f"{uri} cannot be written: the disk is full", hint="make room, then run it again")
+    if error.errno == errno.ENOENT and not scheme(uri):
+        return Missing(f"{uri} cannot be written: its directory is not there")
     return _trouble(uri, "cannot be written", error)

@@ -47,7 +47,6 @@ class Claim:
 @contextmanager
 def claimed(directory: str) -> Iterator[Claim]:
     """Hold a directory, which is made; Overtaken when another run that lives holds it."""
-    storage.make_directory(directory)
     claim = Claim(directory, f"{OWNER}{uuid.uuid4().hex}.json")
     ended = threading.Event()
     try:
@@ -62,7 +61,13 @@ def claimed(directory: str) -> Iterator[Claim]:
 
 def _take(claim: Claim) -> None:
     for left in reversed(range(_TRIES)):
-        _write(claim)
+        try:
+            storage.make_directory(claim.directory)
+            _write(claim)
+        except Missing:
+            if not left:
+                raise
+            continue  # a run that ended removed it before there was anything in it
         other = _other(claim)
         if other is None:
             return

@@ -150,14 +150,16 @@ def sweep(
         work = _read(root)
         if work is not None and work.catalog != _catalog(catalog):
             continue
-        if work is not None and ((not others and work.table not in wanted) or not _is_done(root, work, wanted, done)):
-            continue
         try:
+            if work is not None and (
+                (not others and work.table not in wanted) or not _is_done(root, work, wanted, done)
+            ):
+                continue
             with claimed(root):
                 # what another run did with it while it was not claimed yet
                 if _read(root) == work and (work is not None or _is_bare(root)):
                     discard(root, "" if work is None else work.directory, registered)
-        except Conflict:
+        except (Conflict, Missing):  # somebody is at it, or has just removed it
             continue
         storage.remove_directory(root)
     storage.remove_directory(staging)

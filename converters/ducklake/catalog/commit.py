@@ -14,7 +14,7 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from bridge.errors import Overtaken
+from bridge.errors import Overtaken, about
 from bridge.model.findings import Code, Finding
 from bridge.model.table import Table
 from bridge.ports import ObjectWrite, ProgressSink, TableWrite, Written
@@ -75,7 +75,8 @@ def write_tables(
     ids = Ids(head.next_catalog_id, head.next_file_id)
     schemas = {"main": 0} if new else reads.schemas(session)
     for job in sorted(jobs, key=lambda job: job.first.id):  # a schema begins with its first table
-        _open_table(session, rows, job, ids, schemas, known)
+        with about(job.write.name):
+            _open_table(session, rows, job, ids, schemas, known)
         job.folder = table_folder(
             session, new.data_path if new else reads.settings(session)["data_path"], job.write.name
         )
@@ -83,12 +84,14 @@ def write_tables(
     registered = []
     renderer = Renderer()
     for job in jobs:
-        define(session, rows, job, ids, chosen)
-        registered.append(register(session, rows, job, ids, chosen, renderer, progress))
+        with about(job.write.name):
+            define(session, rows, job, ids, chosen)
+            registered.append(register(session, rows, job, ids, chosen, renderer, progress))
     rows.insert(session)
     rows = Rows()
     for job, (_, deleted, ended) in zip(jobs, registered, strict=True):
-        write_deletes(session, rows, job, ids, deleted, ended, limit)
+        with about(job.write.name):
+            write_deletes(session, rows, job, ids, deleted, ended, limit)
     version = head.schema_version
     for snapshot in snapshots:
         version += snapshot.alters

@@ -29,7 +29,7 @@ _ENDED = ("table", "column", "column_tag", "data_file", "delete_file", "partitio
 def move_tables(session: Session, moves: Sequence[Move], folders: Sequence[str]) -> None:
     """Give tables that we wrote other names, under which they keep their files, history and bookmarks; each folder is
     the table's own directory."""
-    held = [_ours(session, each.name) for each in moves]
+    held = [_ours(session, each.name, each.source) for each in moves]
     ours = {each.id for each in held}
     others = [each for each in reads.live_tables(session) if each.id not in ours]
     for each in moves:
@@ -75,9 +75,9 @@ def _remember(session: Session, table_id: int, source: Mapping[str, str]) -> Non
     )
 
 
-def drop_table(session: Session, name: TableName) -> None:
+def drop_table(session: Session, name: TableName, source: Mapping[str, str]) -> None:
     """End a table that we wrote; its snapshots stay until they expire, and no file is touched."""
-    held = _ours(session, name)
+    held = _ours(session, name, source)
     head, rows = reads.head(session), Rows()
     snapshot = _next(head)
     for each in _ENDED:
@@ -102,10 +102,10 @@ def drop_table(session: Session, name: TableName) -> None:
     rows.insert(session)
 
 
-def _ours(session: Session, name: TableName) -> reads.LakeTable:
+def _ours(session: Session, name: TableName, source: Mapping[str, str]) -> reads.LakeTable:
     found = [each for each in reads.live_tables(session) if each.is_called(name)]
     mark = reads.bookmark(session, found[0].id) if found and found[0].id >= 0 else None
-    if mark is None:
+    if mark is None or not mark.is_of(source):  # another mirror may have been first, and the name is another's now
         raise Overtaken(f"{name} is gone from {session.place.path} since it was looked at", hint="run it again")
     if mark.changed_by and not mark.maintained:
         raise Conflict(

@@ -14,13 +14,13 @@ from typing import Any
 import sqlalchemy as sa
 from sqlalchemy.pool import NullPool
 
-from bridge.errors import Blocked, Missing, Unreachable, UsageError
+from bridge.errors import Blocked, BridgeError, Missing, Overtaken, Unreachable, UsageError
 from bridge.model.findings import Code
 from bridge.model.table import TableName
 from converters.iceberg.catalogs import Located, Namespace
 from converters.iceberg.catalogs.settings import Settings
 
-__all__ = ["MARK", "PROPERTIES", "TABLES", "SqlReader"]
+__all__ = ["MARK", "PROPERTIES", "TABLES", "SqlReader", "failure"]
 
 TABLES = sa.table(
     "iceberg_tables",
@@ -40,6 +40,7 @@ PROPERTIES = sa.table(
 )
 MARK = "exists"
 """What Iceberg stores of a namespace without properties."""
+_HELD = ("SQLITE_BUSY", "SQLITE_LOCKED", "55P03", "40001", "40P01")
 _PATIENCE = 10
 _STATEMENT = "60s"
 
@@ -120,11 +121,17 @@ class SqlReader:
                     connection.execute(sa.text(f"SET LOCAL statement_timeout = '{_STATEMENT}'"))
                 yield connection
         except sa.exc.SQLAlchemyError as error:
-            cause = getattr(error, "orig", None) or error
-            raise Unreachable(
-                f"{self._settings.shown} cannot be read: {self._settings.public(cause)}",
-                hint="look at its uri, user and password",
-            ) from None
+            raise failure(self._settings, error, "read") from None
+
+
+def failure(settings: Settings, error: Exception, what: str) -> BridgeError:
+    """What a database's exception means: a lock that somebody else has passes by itself."""
+    cause = getattr(error, "orig", None) or error
+    told = settings.public(cause)
+    code = getattr(cause, "sqlite_errorname", "") or str(getattr(cause, "sqlstate", None) or "")
+    if code.startswith(_HELD):
+        return Overtaken(f"{settings.shown} is held by another process: {told}", hint="let it end, then run it again")
+    return Unreachable(f"{settings.shown} cannot be {what}: {told}", hint="look at its uri, user and password")
 
 
 def _engine(settings: Settings) -> sa.Engine:

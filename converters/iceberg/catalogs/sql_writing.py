@@ -13,12 +13,12 @@ from typing import Any
 import sqlalchemy as sa
 from sqlalchemy.pool import NullPool
 
-from bridge.errors import Conflict, Overtaken, Unreachable, UsageError
+from bridge.errors import Conflict, Overtaken, UsageError
 from bridge.model.paths import is_within, normalise
 from bridge.model.table import TableName
 from converters import storage
 from converters.iceberg.catalogs.settings import Settings
-from converters.iceberg.catalogs.sql import MARK, PROPERTIES, TABLES
+from converters.iceberg.catalogs.sql import MARK, PROPERTIES, TABLES, failure
 from converters.iceberg.warehouse import Held, document, load, remove_metadata
 
 __all__ = ["SqlHome"]
@@ -176,5 +176,4 @@ class SqlHome:
             with self._engine.connect() as connection:
                 yield connection
         except sa.exc.SQLAlchemyError as error:
-            cause = getattr(error, "orig", None) or error
-            raise Unreachable(f"{self.shown} cannot be used: {self._settings.public(cause)}") from None
+            raise failure(self._settings, error, "used") from None

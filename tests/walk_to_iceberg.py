@@ -1,0 +1,214 @@
+"""A lake that DuckDB changes, mirrored into Iceberg tables, as a course of a walk."""
+
+from __future__ import annotations
+
+import json
+import random
+import subprocess
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.ipc
+import sqlalchemy as sa
+
+import bridge
+from tests.iceberg_judge import Published, judge_iceberg
+from tests.lake_steps import life
+from tests.walk_reader import digest
+from tests.walks import process
+
+__all__ = ["ToIceberg"]
+
+_ENGINES = ("pyiceberg", "duckdb")
+_SAMPLE = 3
+_EXPIRED = (
+    "CALL ducklake_expire_snapshots('lake', older_than => now())",
+    "CALL ducklake_cleanup_old_files('lake', cleanup_all => true)",
+)
+Commit = tuple[str, int]
+"""A table's uuid and a snapshot of the lake."""
+
+
+class ToIceberg:
+    """`attach` is the lake; `uri` the database of an SQL catalog, "" for a warehouse directory."""
+
+    def __init__(self, folder: Path, seed: int, attach: str, uri: str = "", drop: bool = False) -> None:
+        self._folder, self._dice, self._drop = folder, random.Random(seed), drop
+        self._warehouse, self._uri = folder / "wh", uri
+        self._groups = _groups(life(seed, 10**6))
+        self._writer = process(
+            *("-m", "tests.walk_writer", attach, f"DATA_PATH '{folder}/files/'"),
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+        )
+        self._settings = (("type", "sql"), ("uri", uri), ("warehouse", str(self._warehouse))) if uri else ()
+        self.source = f"ducklake:{attach}"
+        self.target = "iceberg-catalog:c" if uri else f"iceberg:{self._warehouse}"
+        self.options = bridge.Options(target_options=self._settings)
+        self._truth: dict[Commit, pa.Table] = {}
+        self._digests: dict[Commit, str] = {}
+        self._judged: dict[str, set[Commit]] = {}
+        self.done: list[str] = []
+
+    def close(self) -> None:
+        """End the source's process."""
+        with self._writer:
+            self._writer.kill()
+
+    def _ask(self, *asked: Any) -> Any:
+        assert self._writer.stdin is not None and self._writer.stdout is not None
+        self._writer.stdin.write(json.dumps(asked) + "\n")
+        self._writer.stdin.flush()
+        return json.loads(self._writer.stdout.readline())
+
+    def step(self, alone: bool) -> None:
+        """One commit of DuckDB's; what it refuses is none."""
+        for _ in range(50):
+            group = next(self._groups)
+            said = self._ask("run", group)
+            self.done.append(f"{'; '.join(group)}  -- {said[:80]}")
+            assert not any(each in said.lower() for each in ("lock", "conflict")), (group, said)
+            if not said:
+                return
+        raise AssertionError(self.done[-5:])
+
+    def arguments(self) -> list[str]:
+        """The judge verifies."""
+        settings = [part for key, value in self._settings for part in ("--target-option", f"{key}={value}")]
+        return [*settings, "--verify", "none", "--on-drop", "drop" if self._drop else "keep"]
+
+    def reader(self) -> list[str] | None:
+        """PyIceberg, by the catalog or by the hints."""
+        return [
+            "-m",
+            "tests.walk_reader",
+            "iceberg",
+            json.dumps(dict(self._settings) or {"warehouse": str(self._warehouse)}),
+        ]
+
+    def _tables(self) -> dict[str, tuple[Path, dict[str, Any]]]:
+        """Metadata by what the reader calls a table."""
+        if self._uri:
+            engine = sa.create_engine(self._uri)
+            query = sa.text("SELECT table_namespace || '.' || table_name, metadata_location FROM iceberg_tables")
+            with engine.connect() as catalog:
+                found = {name: Path(place.removeprefix("file://")) for name, place in catalog.execute(query)}
+            engine.dispose()
+        else:
+            hints = self._warehouse.rglob("version-hint.text")
+            found = {str(each.parent.parent): each.parent / f"v{each.read_text()}.metadata.json" for each in hints}
+        return {name: (path, json.loads(path.read_text())) for name, path in found.items()}
+
+    def _learn(self, commits: Sequence[Commit]) -> list[str]:
+        """Ask the lake what it was; what it has forgotten it was asked before."""
+        asked = sorted({each for each in commits if each not in self._truth})
+        folder = Path(tempfile.mkdtemp(dir=self._folder))
+        said = self._ask("rows", str(folder), asked) if asked else []
+        for number, (each, error) in enumerate(zip(asked, said, strict=True)):
+            if not error:
+                with pa.OSFile(str(folder / f"{number}.arrow"), "rb") as source:
+                    self._truth[each] = pa.ipc.open_file(source).read_all()
+                self._digests[each] = digest(self._truth[each])
+        return [f"{each}: {error}" for each, error in zip(asked, said, strict=True) if error]
+
+    def check(self, alone: bool) -> list[str]:
+        """Tables are those of the lake, each of its commits is one snapshot, and new ones hold what it held."""
+        subjects, said = [], []
+        tables = self._tables()
+        live = dict(self._ask("live"))
+        here = {
+            str(meta["table-uuid"]): name
+            for name, (_, meta) in tables.items()
+            if _bookmark(meta)["source"]["name"] == live.get(meta["table-uuid"])
+        }
+        if here.keys() != live.keys() or (self._drop and len(tables) != len(live)):
+            said.append(f"the lake has {live}, published are {[*tables]}")
+        for name, (path, meta) in tables.items():
+            kept = _kept(meta)
+            commits = [commit for _, commit in kept]
+            if commits != sorted(set(commits)):
+                said.append(f"{name}: snapshots stand for {commits}")
+            judged = self._judged.setdefault(name, set())
+            uuid = str(meta["table-uuid"])
+            new = [each for each in kept if (uuid, each[1]) not in judged]
+            old = [each for each in kept if (uuid, each[1]) in judged]
+            judged |= {(uuid, commit) for commit in commits}
+            chosen = new + self._dice.sample(old, min(_SAMPLE, len(old)))
+            newest = int(_bookmark(meta)["commit"])
+            said += self._learn([(uuid, commit) for _, commit in chosen] + [(uuid, newest)])
+            subjects.append(self._published(name, path, uuid, chosen, newest, bool(new)))
+        said = said or judge_iceberg(subjects, _ENGINES, self._folder / "judge")
+        if alone and not said and self._dice.random() < 0.2:  # everything is published
+            said += [each for each in (self._ask("run", [statement]) for statement in _EXPIRED) if each]
+        return said
+
+    def _published(
+        self, name: str, path: Path, uuid: str, kept: Sequence[tuple[int, int]], newest: int, answers: bool
+    ) -> Published:
+        versions = [(snapshot, self._truth[uuid, commit]) for snapshot, commit in kept if (uuid, commit) in self._truth]
+        now = [(None, self._truth[uuid, newest])] if (uuid, newest) in self._truth else []
+        return Published(name, path, (*versions, *now), answers=answers)
+
+    def check_read(self, told: Sequence[dict[str, Any]]) -> list[str]:
+        """Every answer is the state that its commit stands for, and none is older than the one before."""
+        said: list[str] = []
+        last: dict[str, int] = {}
+        every = [each for answer in told for each in answer["tables"]]
+        asked = [(each["uuid"], int(each["commit"])) for each in every if each.get("commit")]
+        self._learn(asked)
+        dropped = any("DROP TABLE" in each or "RENAME TO" in each for each in self.done)
+        for each in every:
+            if "error" in each:
+                if each["gone"] and dropped:
+                    continue
+                said.append(f"{each['name']}: a reader was told {each['error']}")
+            elif each["commit"]:
+                name, commit = f"{each['name']} {each['uuid']}", int(each["commit"])
+                if commit < last.get(name, 0):
+                    said.append(f"{name}: a reader saw {commit} after {last[name]}")
+                last[name] = commit
+                if self._digests.get((each["uuid"], commit), each["rows"]) != each["rows"]:
+                    said.append(f"{name}: at commit {commit} a reader saw what was never there")
+        return said
+
+    def finish(self) -> list[str]:
+        """All snapshots; and of those that a new publication has none is missing."""
+        subjects, said = [], []
+        tables = self._tables()
+        for name, (path, meta) in tables.items():
+            uuid, newest = str(meta["table-uuid"]), int(_bookmark(meta)["commit"])
+            subjects.append(self._published(name, path, uuid, _kept(meta), newest, True))
+        fresh = self._folder / "fresh"
+        report = bridge.migrate(self.source, f"iceberg:{fresh}", bridge.Options(verify="none"))
+        if report.exit_code:
+            said.append(f"a new publication ended with {report.exit_code}")
+        held: dict[str, set[int]] = {}  # one that was renamed may be there twice
+        for _, meta in tables.values():
+            held.setdefault(meta["table-uuid"], set()).update(commit for _, commit in _kept(meta))
+        for hint in fresh.rglob("version-hint.text"):
+            meta = json.loads((hint.parent / f"v{hint.read_text()}.metadata.json").read_text())
+            if missing := {commit for _, commit in _kept(meta)} - held.get(meta["table-uuid"], set()):
+                said.append(f"{hint.parent.parent.name}: no snapshot stands for {sorted(missing)}")
+        return said + judge_iceberg(subjects, _ENGINES, self._folder / "judge")
+
+
+def _kept(meta: Mapping[str, Any]) -> list[tuple[int, int]]:
+    """(snapshot, source commit), in order."""
+    return [(each["snapshot-id"], int(each["summary"]["ducklake-bridge.source-commit"])) for each in meta["snapshots"]]
+
+
+def _bookmark(meta: Mapping[str, Any]) -> Any:
+    return json.loads(meta["properties"]["ducklake-bridge.bookmark"])
+
+
+def _groups(statements: Iterator[str]) -> Iterator[list[str]]:
+    """A transaction is one step."""
+    group: list[str] = []
+    for each in statements:
+        group.append(each)
+        if group[0] != "BEGIN" or each == "COMMIT":
+            yield group
+            group = []

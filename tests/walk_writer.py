@@ -1,0 +1,117 @@
+"""A process of DuckDB on a lake: python -m tests.walk_writer ATTACH OPTIONS, a JSON line in, a JSON line out.
+
+["run", [statements]] runs them one after the other, as often as somebody else is in the way; the answer is the error.
+["rows", FOLDER, [[uuid, snapshot], ...]] writes what a table was into FOLDER/<number>.arrow; the answer is the errors.
+["live"] answers [[uuid, schema.name], ...].
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import duckdb
+import pyarrow as pa
+import pyarrow.ipc
+
+_PATIENCE = 100
+_BUSY = ("lock", "conflict", "could not serialize")
+"""Words of DuckDB for what another process does at the same time."""
+
+
+class Writer:
+    """The lake is held for a request only where it is a DuckDB file."""
+
+    def __init__(self, attach: str, options: str) -> None:
+        from converters.ducklake.extensions import connect, needed
+
+        backend = attach.partition(":")[0]
+        self._shared = backend in ("sqlite", "postgres")
+        self._schema = '"public".' if backend == "postgres" else ""
+        self._lake = connect(*needed(backend if self._shared else "duckdb"))
+        self._lake.execute("SET TimeZone = 'UTC'; SET threads = 1")
+        self._attach = f"ATTACH 'ducklake:{attach}' AS lake ({options})"
+        if self._shared:
+            self._lake.execute(self._attach)
+
+    @contextmanager
+    def held(self) -> Iterator[duckdb.DuckDBPyConnection]:
+        """The lake, attached."""
+        if not self._shared:
+            self._often(lambda: self._lake.execute(self._attach))
+        try:
+            yield self._lake
+        finally:
+            if not self._shared:
+                self._lake.execute("DETACH lake")
+
+    def _often(self, work: Any) -> str:
+        for _ in range(_PATIENCE):
+            try:
+                work()
+                return ""
+            except duckdb.Error as error:
+                said = str(error)
+                if not any(each in said.lower() for each in _BUSY):
+                    return said
+                time.sleep(0.1)
+        return said
+
+    def run(self, statements: Sequence[str]) -> str:
+        def once() -> None:
+            try:
+                for each in statements:
+                    self._lake.execute(each)
+            except duckdb.Error:
+                if len(statements) > 1:
+                    self._lake.execute("ROLLBACK")
+                raise
+
+        with self.held():
+            return self._often(once)
+
+    def _names(self) -> list[tuple[str, str, str, int, int | None]]:
+        catalog = f"__ducklake_metadata_lake.{self._schema}"
+        return self._lake.execute(
+            f"SELECT table_uuid::VARCHAR, schema_name, table_name, t.begin_snapshot, t.end_snapshot "
+            f"FROM {catalog}ducklake_table AS t JOIN {catalog}ducklake_schema AS s ON t.schema_id = s.schema_id"
+        ).fetchall()
+
+    def live(self) -> list[tuple[str, str]]:
+        with self.held():
+            return [(uuid, f"{schema}.{name}") for uuid, schema, name, _, end in self._names() if end is None]
+
+    def rows(self, folder: str, asked: Sequence[tuple[str, int]]) -> list[str]:
+        said = []
+        with self.held():
+            names = self._names()
+            for number, (uuid, at) in enumerate(asked):
+                [(schema, name)] = {
+                    (schema, name)
+                    for each, schema, name, begin, end in names
+                    if each == uuid and begin <= at and (end is None or at < end)
+                } or [("", "")]
+                try:
+                    found = self._lake.execute(f'FROM lake."{schema}"."{name}" AT (VERSION => {at})').to_arrow_table()
+                    place = f"{folder}/{number}.arrow"
+                    with pa.OSFile(place, "wb") as sink, pa.ipc.new_file(sink, found.schema) as file:
+                        file.write_table(found)
+                    said.append("")
+                except duckdb.Error as error:
+                    said.append(str(error)[:300])
+        return said
+
+
+def main(attach: str, options: str) -> None:
+    writer = Writer(attach, options)
+    for line in sys.stdin:
+        what, *given = json.loads(line)
+        print(json.dumps(getattr(writer, what)(*given)), flush=True)
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
