@@ -1,9 +1,12 @@
 """How long the metadata of a large table takes: data files of ten columns with statistics, over some snapshots.
 
     python scripts/bench_publish.py [FILES ...] [--snapshots N] [--format-version 2|3] [--deletes N]
+    python scripts/bench_publish.py --whole [FILES ...] [--snapshots N] [--backend duckdb|sqlite] [--keep DIR]
 
 No data file exists; everything that is written is metadata (and delete files). Prints seconds, files a second and the
-highest memory, each run in a process of its own.
+highest memory, each run in a process of its own. `--whole` makes a lake whose data files exist (--keep: there, to be
+used again) and times the command that a user types, with all that it starts: reading the catalog, looking at the files,
+writing, verifying.
 """
 
 from __future__ import annotations
@@ -17,7 +20,9 @@ import tempfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime, timedelta
+from pathlib import Path
 
+import bench_mirror
 import numpy as np
 import pyarrow as pa
 
@@ -123,6 +128,28 @@ def once(count: int, snapshots: int, version: int, deletes: int) -> None:
     )
 
 
+def whole(count: int, snapshots: int, version: int, backend: str, keep: str) -> None:
+    """The command on a lake of its own, or on one that an earlier run left."""
+    with tempfile.TemporaryDirectory(prefix="bench-publish-") as home:
+        place = Path(keep) / f"{count}-{snapshots}" if keep else Path(home)
+        lake = bench_mirror.Lake(place, backend)
+        if not lake.catalog.exists():
+            place.mkdir(parents=True, exist_ok=True)
+            lake.fill(count, min(snapshots, count))
+        told = [sys.executable, "-m", "bridge", "migrate", f"ducklake:{lake.attach}", f"iceberg:{home}/warehouse"]
+        wall = time.perf_counter()
+        ran = subprocess.Popen([*told, "--format-version", str(version)], stdout=subprocess.DEVNULL)
+        _, status, used = os.wait4(ran.pid, 0)  # of the command and of all that it waited for
+        wall = time.perf_counter() - wall
+        if status:
+            raise SystemExit(f"the command ended with {os.waitstatus_to_exitcode(status)}")
+        metadata = list(Path(home, "warehouse").rglob("*.avro"))
+    print(
+        f"{count:>9} files {snapshots:>6} snapshots  v{version}  {wall:6.1f} s  "
+        f"{used.ru_utime + used.ru_stime:6.1f} s cpu  {used.ru_maxrss >> 10:>5} MB  {len(metadata)} manifests and lists"
+    )
+
+
 def main(arguments: Sequence[str] | None = None) -> None:
     """Each size in a process of its own."""
     parser = argparse.ArgumentParser()
@@ -130,10 +157,15 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--snapshots", type=int, default=1)
     parser.add_argument("--format-version", type=int, default=2)
     parser.add_argument("--deletes", type=int, default=0)
+    parser.add_argument("--whole", action="store_true")
+    parser.add_argument("--backend", choices=["duckdb", "sqlite"], default="duckdb")
+    parser.add_argument("--keep", default="")
     parser.add_argument("--here", action="store_true")
     given = parser.parse_args(arguments)
     for count in given.files:
-        if given.here:
+        if given.whole:
+            whole(count, given.snapshots, given.format_version, given.backend, given.keep)
+        elif given.here:
             once(count, given.snapshots, given.format_version, given.deletes)
         else:
             more = ["--snapshots", str(given.snapshots), "--format-version", str(given.format_version)]

@@ -12,12 +12,16 @@ import duckdb
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from pyiceberg.manifest import ManifestEntry, ManifestFile
+from pyiceberg.table import StaticTable
 
 from bridge.errors import Conflict
 from bridge.model.options import Options
 from bridge.ports import Silent
 from converters.ducklake.reader import open_source
 from converters.iceberg.avro import read_records
+from converters.iceberg.publish.asking import answers
+from converters.iceberg.publish.entries import EXISTING, Encoding, Entry
 from tests.iceberg_judge import judge_iceberg
 from tests.lake_parts import PARTS, partial_readings
 from tests.lake_steps import life
@@ -232,6 +236,47 @@ def test_manifests_that_were_not_read_are_joined_without_what_was_removed(lake: 
     report = lake.publish()
     assert report.exit_code == 0 and not report.faults
     assert len(manifests(table, 0)) == 2
+    assert judge_iceberg([lake.expected()], ["pyiceberg", "duckdb"], tmp_path / "judge") == []
+
+
+@pytest.mark.slow
+def test_a_first_run_encodes_and_verifies_each_entry_once(
+    lake: Lake, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lake.do("CREATE TABLE t(id INTEGER)", *(f"INSERT INTO t FROM range({each}0, {each}3)" for each in range(40)))
+    lake.do("DELETE FROM t WHERE id = 1", "DELETE FROM t WHERE id = 2", "DELETE FROM t WHERE id = 101")
+    encoded, read = list[str](), list[str]()
+    entry, fetch = Encoding._entry, ManifestFile.fetch_manifest_entry
+
+    def one(self: Encoding, *said: Any) -> Entry:
+        encoded.append(said[-1]["file_path"])
+        return entry(self, *said)
+
+    def fetched(self: ManifestFile, *said: Any, **more: Any) -> list[ManifestEntry]:
+        read.append(self.manifest_path)
+        return fetch(self, *said, **more)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Encoding, "_entry", one)
+        assert lake.publish().exit_code == 0
+    assert len(encoded) == len(set(encoded)) == 43, "manifests are joined as they were encoded"
+    table = lake.warehouse / "main/t"
+    place, metadata = current(table)
+    assert (len(manifests(table, 0)), len(manifests(table, 1))) == (10, 2)
+    joined = [each for each in map(read_records, map(Path.read_bytes, manifests(table, 0))) if len(each) > 1]
+    assert [{each["status"] for each in entries} for entries in joined] == [{EXISTING}, {EXISTING}]
+    each_snapshot = [snapshot for _, snapshot in sorted(snapshots(metadata).items(), key=lambda each: int(each[0]))]
+
+    def rows(of: list[int]) -> list[int]:
+        asked = [{"metadata": str(place), "snapshot": each, "listed": False} for each in of]
+        return [each["rows"] for each in answers(asked, {})]
+
+    with monkeypatch.context() as patched:
+        patched.setattr(ManifestFile, "fetch_manifest_entry", fetched)
+        rows(each_snapshot[:-3])
+    assert len(read) == len(set(read)) == 42, "manifests are read once for all snapshots"
+    opened = StaticTable.from_metadata(str(place))
+    assert rows(each_snapshot) == [opened.scan(snapshot_id=each).count() for each in each_snapshot]
     assert judge_iceberg([lake.expected()], ["pyiceberg", "duckdb"], tmp_path / "judge") == []
 
 

@@ -16,7 +16,7 @@ import fastavro
 from bridge.model.layout import Bucket, PartitionSpec, Simple
 from bridge.model.types import ColumnType, Decimal, FieldId, Fixed, Leaf, Time, Timestamp
 
-__all__ = ["manifest_list_schema", "manifest_schema", "names_of", "partition_type"]
+__all__ = ["HEAD", "file_schema", "manifest_list_schema", "manifest_schema", "names_of", "partition_type"]
 
 Avro = Any  # a schema as JSON
 
@@ -102,8 +102,18 @@ def avro_name(name: str) -> str:
     return text if text and not text[0].isdigit() else f"_{text}"
 
 
-def manifest_schema(version: int, spec: PartitionSpec, types: Mapping[FieldId, ColumnType]) -> Avro:
-    """Entries of a manifest whose files lie in the partitions of one spec."""
+_HEAD = [
+    _field("status", 0, "int"),
+    _optional("snapshot_id", 1, "long"),
+    _optional("sequence_number", 3, "long"),
+    _optional("file_sequence_number", 4, "long"),
+]
+HEAD: Avro = fastavro.parse_schema({"type": "record", "name": "head", "fields": _HEAD})
+"""What an entry says beside of its file, which follows."""
+
+
+def file_schema(version: int, spec: PartitionSpec, types: Mapping[FieldId, ColumnType]) -> Avro:
+    """What an entry says of a file that lies in a partition of a spec."""
     partition = [
         _optional(avro_name(each.name), each.id, _avro_type(partition_type(each.transform, type_), f"p{each.id}"))
         for each in spec.fields
@@ -127,19 +137,13 @@ def manifest_schema(version: int, spec: PartitionSpec, types: Mapping[FieldId, C
     fields.append(_optional("referenced_data_file", 143, "string"))
     if version >= 3:
         fields += [_optional("content_offset", 144, "long"), _optional("content_size_in_bytes", 145, "long")]
-    return fastavro.parse_schema(
-        {
-            "type": "record",
-            "name": "manifest_entry",
-            "fields": [
-                _field("status", 0, "int"),
-                _optional("snapshot_id", 1, "long"),
-                _optional("sequence_number", 3, "long"),
-                _optional("file_sequence_number", 4, "long"),
-                _field("data_file", 2, {"type": "record", "name": "r2", "fields": fields}),
-            ],
-        }
-    )
+    return {"type": "record", "name": "r2", "fields": fields}
+
+
+def manifest_schema(version: int, spec: PartitionSpec, types: Mapping[FieldId, ColumnType]) -> Avro:
+    """Entries of a manifest whose files lie in the partitions of one spec."""
+    fields = [*_HEAD, _field("data_file", 2, file_schema(version, spec, types))]
+    return fastavro.parse_schema({"type": "record", "name": "manifest_entry", "fields": fields})
 
 
 @lru_cache

@@ -15,7 +15,7 @@ import pyarrow.parquet as pq
 
 from converters import storage
 from converters.deletes.puffin import puffin
-from converters.iceberg.publish.manifest_files import Record
+from converters.iceberg.publish.entries import Record
 
 __all__ = ["PATH_ID", "POSITION_ID", "DeleteWriter", "Deleted"]
 

@@ -13,8 +13,9 @@ from bridge.model.paths import is_within
 from converters import storage
 from converters.iceberg.avro import mentions, read_frame, read_records
 from converters.iceberg.publish.bookmark import kept_commits
+from converters.iceberg.publish.entries import DELETED
 from converters.iceberg.publish.history import State
-from converters.iceberg.publish.manifest_files import DELETED, GONE, OTHER, manifest_of
+from converters.iceberg.publish.manifest_files import GONE, OTHER, manifest_of
 
 __all__ = ["Concerned", "as_of", "every_path", "held_files", "held_state", "lost_snapshots"]
 

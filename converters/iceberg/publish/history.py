@@ -14,17 +14,9 @@ import numpy as np
 
 from bridge.model.schema import Schema
 from bridge.model.table import Commit
+from converters.iceberg.publish.entries import DELETED, EXISTING, Entry, Record
 from converters.iceberg.publish.lifetimes import NEVER
-from converters.iceberg.publish.manifest_files import (
-    ADDED,
-    DELETED,
-    EXISTING,
-    GONE,
-    Manifest,
-    ManifestFiles,
-    Record,
-    entry,
-)
+from converters.iceberg.publish.manifest_files import GONE, Manifest, ManifestFiles
 
 __all__ = ["Counts", "Entries", "Made", "State", "publish"]
 
@@ -71,19 +63,17 @@ class Counts:
     vectors: list[int] = field(default_factory=lambda: [0, 0])
     partitions: set[str] = field(default_factory=set)
 
-    def add(self, file: Record) -> None:
-        content = file["content"]
-        self.files[content] += 1
-        self.records[content] += file["record_count"]
-        self.size += file.get("content_size_in_bytes") or file["file_size_in_bytes"]
-        self.vectors[0] += file["file_format"] == "PUFFIN"
+    def add(self, file: Entry) -> None:
+        self.files[file.content] += 1
+        self.records[file.content] += file.rows
+        self.size += file.size
+        self.vectors[0] += file.is_vector
 
-    def remove(self, file: Record) -> None:
-        content = file["content"]
-        self.removed[content] += 1
-        self.removed_records[content] += file["record_count"]
-        self.removed_size += file.get("content_size_in_bytes") or file["file_size_in_bytes"]
-        self.vectors[1] += file["file_format"] == "PUFFIN"
+    def remove(self, file: Entry) -> None:
+        self.removed[file.content] += 1
+        self.removed_records[file.content] += file.rows
+        self.removed_size += file.size
+        self.vectors[1] += file.is_vector
 
     @property
     def operation(self) -> str:
@@ -231,11 +221,11 @@ class _Writer:
         self._counts = counts
 
     def _write(
-        self, like: Manifest | None, spec: int, content: int, records: Iterable[Record], members: np.ndarray,
+        self, like: Manifest | None, spec: int, content: int, entries: Iterable[Entry], members: np.ndarray,
         passing: bool, first_row_id: int | None,
     ) -> Manifest:  # fmt: skip
         manifest = self._files.write(
-            spec, content, self._snapshot, self._state.sequence, self._schema, records, members, passing
+            spec, content, self._snapshot, self._state.sequence, self._schema, entries, members, passing
         )
         if content or self._files.version < 3:
             return manifest
@@ -243,16 +233,17 @@ class _Writer:
 
     def added(self, spec: int, content: int, numbers: np.ndarray, files: Iterable[Record], passing: bool) -> Manifest:
         """A manifest of new files."""
-        first = self._state.next_row_id
+        first, encoding = self._state.next_row_id, self._files.encoding(spec)
 
-        def records() -> Iterable[Record]:
+        def entries() -> Iterable[Entry]:
             for file in files:
-                self._counts.add(file)
                 if not content and self._files.version >= 3:
                     self._number(file)
-                yield entry(ADDED, self._snapshot, self._state.sequence, file)
+                made = encoding.added(self._snapshot, self._state.sequence, file)
+                self._counts.add(made)
+                yield made
 
-        return self._write(None, spec, content, records(), numbers, passing, first)
+        return self._write(None, spec, content, entries(), numbers, passing, first)
 
     def _number(self, file: Record) -> None:
         """Row ids: the file's own, or the next ones."""
@@ -264,30 +255,29 @@ class _Writer:
         """A manifest again, with some files removed."""
         leaving = np.isin(manifest.members, removed)
 
-        def records() -> Iterable[Record]:
-            for number, leaves, record in zip(manifest.members, leaving, self._files.read(manifest), strict=True):
+        def entries() -> Iterable[Entry]:
+            for number, leaves, each in zip(manifest.members, leaving, self._files.taken(manifest), strict=True):
                 if leaves:
-                    self._counts.remove(record["data_file"])
-                    yield {**record, "status": DELETED, "snapshot_id": self._snapshot}
+                    self._counts.remove(each)
+                    yield replace(each, status=DELETED, snapshot=self._snapshot)
                 elif number != GONE:
-                    yield {**record, "status": EXISTING}
+                    yield replace(each, status=EXISTING)
 
         members = np.where(leaving, GONE, manifest.members)[manifest.members != GONE]
-        return self._write(manifest, manifest.spec, manifest.content, records(), members, manifest.passing, None)
+        return self._write(manifest, manifest.spec, manifest.content, entries(), members, manifest.passing, None)
 
     def joined(self, manifests: Sequence[Manifest]) -> Manifest:
         """One manifest in the place of several."""
-
-        def records() -> Iterable[Record]:
-            for each in manifests:
-                for record in self._files.read(each):
-                    if record["status"] != DELETED:
-                        yield {**record, "status": EXISTING}
-
+        entries = (
+            replace(each, status=EXISTING)
+            for manifest in manifests
+            for each in self._files.taken(manifest)
+            if each.status != DELETED
+        )
         members = np.concatenate([each.kept for each in manifests])
         first = min((each.first_row_id for each in manifests if each.first_row_id is not None), default=None)
         like = replace(manifests[0], first_row_id=first)
-        return self._write(like, like.spec, like.content, records(), members, like.passing, None)
+        return self._write(like, like.spec, like.content, entries, members, like.passing, None)
 
 
 def _by_commit(numbers: np.ndarray, when: np.ndarray) -> dict[int, np.ndarray]:

@@ -16,22 +16,17 @@ from bridge.model.schema import Schema
 from bridge.model.types import ColumnType, FieldId, Leaf
 from converters import storage
 from converters.iceberg.avro import read_records
-from converters.iceberg.publish.avro_schemas import (
-    manifest_list_schema,
-    manifest_schema,
-    names_of,
-    partition_type,
-)
+from converters.iceberg.publish.avro_schemas import manifest_list_schema, partition_type
 from converters.iceberg.publish.definition import schema_json, spec_json
+from converters.iceberg.publish.entries import ADDED, DELETED, EXISTING, Encoding, Entry, Record
 from converters.iceberg.publish.partitions import summary_bytes
 
-__all__ = ["ADDED", "DELETED", "EXISTING", "GONE", "OTHER", "Manifest", "ManifestFiles", "Record", "entry"]
+__all__ = ["GONE", "OTHER", "Manifest", "ManifestFiles", "manifest_of"]
 
-EXISTING, ADDED, DELETED = 0, 1, 2
 GONE, OTHER = -1, -2
 """In the place of a file's number: an entry that says only that a file was removed, one of a file without a number."""
-Record = dict[str, Any]
-"""An entry as Avro holds it."""
+_SMALL, _KEPT = 1_000, 20_000
+"""Manifests of fewer entries are joined with others before long: theirs are kept, as many as that in all."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,17 +63,6 @@ class Manifest:
         return kept
 
 
-def entry(status: int, snapshot: int, sequence: int, file: Record) -> Record:
-    """An entry with its sequence numbers; nothing is left to be inherited."""
-    return {
-        "status": status,
-        "snapshot_id": snapshot,
-        "sequence_number": sequence,
-        "file_sequence_number": sequence,
-        "data_file": file,
-    }
-
-
 class ManifestFiles:
     """Writes below one directory, under names that begin with `mark`."""
 
@@ -95,14 +79,15 @@ class ManifestFiles:
         self.version = version
         self._specs = specs
         self._types = types
-        self._schemas = {id_: manifest_schema(version, each, types) for id_, each in specs.items()}
-        self._names = {id_: names_of(each) for id_, each in specs.items()}
+        self._encodings = {id_: Encoding(version, each, types) for id_, each in specs.items()}
+        self._said: dict[int, str] = {}
+        self._kept: dict[str, list[Entry]] = {}
         self._numbers = 0
         self.written: list[str] = []
 
-    def names(self, spec: int) -> Sequence[str]:
-        """The names of a spec's partition values in an entry."""
-        return self._names[spec]
+    def encoding(self, spec: int) -> Encoding:
+        """That of the entries of a spec."""
+        return self._encodings[spec]
 
     def write(
         self,
@@ -111,62 +96,62 @@ class ManifestFiles:
         snapshot: int,
         sequence: int,
         schema: Schema,
-        records: Iterable[Record],
+        entries: Iterable[Entry],
         members: np.ndarray,
         passing: bool,
         first_row_id: int | None = None,
     ) -> Manifest:
         """One manifest of a snapshot."""
+        listed = list(entries)
         counts, rows = [0, 0, 0], [0, 0, 0]
-        partitions: set[tuple[Any, ...]] = set()
-        lowest: int | None = None
-        names = self._names[spec]
-
-        def counted() -> Iterable[Record]:
-            nonlocal lowest
-            for record in records:
-                status, file = record["status"], record["data_file"]
-                counts[status] += 1
-                rows[status] += file["record_count"]
-                if status != DELETED:
-                    number = record["sequence_number"]
-                    lowest = number if lowest is None else min(lowest, number)
-                    if names:
-                        partitions.add(tuple(file["partition"][name] for name in names))
-                yield record
-
+        for each in listed:
+            counts[each.status] += 1
+            rows[each.status] += each.rows
+        live = [each for each in listed if each.status != DELETED]
+        if schema.id not in self._said:
+            self._said[schema.id] = json.dumps(schema_json(schema, self.version))
         said = {
-            "schema": json.dumps(schema_json(schema, self.version)),
+            "schema": self._said[schema.id],
             "schema-id": str(schema.id),
             "partition-spec": json.dumps(spec_json(self._specs[spec])["fields"]),
             "partition-spec-id": str(spec),
             "format-version": str(self.version),
             "content": "deletes" if content else "data",
         }
-        buffer = io.BytesIO()
-        fastavro.writer(buffer, self._schemas[spec], counted(), codec="deflate", metadata=said)
         self._numbers += 1
         path = f"{self._directory}/{self._mark}-m{self._numbers}.avro"
-        length = self._put(path, buffer.getvalue())
+        length = self._put(path, self._encodings[spec].manifest(listed, said))
+        self._keep(path, listed)
         return Manifest(
             path=path,
             length=length,
             spec=spec,
             content=content,
             sequence=sequence,
-            lowest=sequence if lowest is None else lowest,
+            lowest=min((each.sequence for each in live), default=sequence),
             snapshot=snapshot,
             counts=(counts[0], counts[1], counts[2]),
             rows=(rows[0], rows[1], rows[2]),
-            summaries=tuple(self._summaries(spec, partitions)),
+            summaries=tuple(self._summaries(spec, {each.partition for each in live})),
             first_row_id=first_row_id,
             members=members,
             passing=passing,
         )
 
-    def read(self, manifest: Manifest) -> list[Record]:
-        """The entries of a manifest that was written before."""
-        return read_records(storage.read(manifest.path, "manifest"))
+    def _keep(self, path: str, entries: list[Entry]) -> None:
+        if len(entries) >= _SMALL:
+            return
+        self._kept[path] = entries
+        while sum(map(len, self._kept.values())) > _KEPT:
+            del self._kept[next(iter(self._kept))]
+
+    def taken(self, manifest: Manifest) -> Sequence[Entry]:
+        """The entries of a manifest in whose place another is written."""
+        kept = self._kept.pop(manifest.path, None)
+        if kept is not None:
+            return kept
+        encoding = self._encodings[manifest.spec]
+        return [encoding.stored(each) for each in read_records(storage.read(manifest.path, "manifest"))]
 
     def write_list(self, snapshot: int, parent: int | None, sequence: int, manifests: Sequence[Manifest]) -> str:
         """The list of a snapshot."""

@@ -137,15 +137,13 @@ def _numbers(values: pa.Array) -> np.ndarray:
 
 def _pairs(field: int, values: pa.ChunkedArray) -> list[dict[str, Any] | None]:
     """Key and value of each entry; equal ones are one dictionary, and counts are mostly equal."""
-    if values.null_count == len(values):
-        return [None] * len(values)
-    known: dict[Any, dict[str, Any] | None] = {None: None}
-    made = []
-    for value in values.to_pylist():
-        if value not in known:
-            known[value] = {"key": field, "value": value}
-        made.append(known[value])
-    return made
+    found = values.combine_chunks().dictionary_encode()
+    made: list[dict[str, Any] | None] = [{"key": field, "value": each} for each in found.dictionary.to_pylist()]
+    indices = found.indices
+    if indices.null_count:
+        indices = indices.fill_null(len(made))
+        made.append(None)
+    return [made[place] for place in indices.to_pylist()]
 
 
 def _transposed(columns: list[list[dict[str, Any] | None]], count: int) -> Iterable[Pairs]:

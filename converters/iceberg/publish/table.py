@@ -23,11 +23,12 @@ from converters import storage
 from converters.iceberg.avro import records_mentioning
 from converters.iceberg.publish.bookmark import has_rewritten, kept_commits
 from converters.iceberg.publish.delete_writer import Deleted, DeleteWriter
+from converters.iceberg.publish.entries import Record
 from converters.iceberg.publish.held import Concerned, as_of, held_state, lost_snapshots
 from converters.iceberg.publish.history import Entries, Made, State, publish
 from converters.iceberg.publish.layout import outgrown_specs, published_specs
 from converters.iceberg.publish.lifetimes import Spans, spans_of
-from converters.iceberg.publish.manifest_files import ManifestFiles, Record
+from converters.iceberg.publish.manifest_files import ManifestFiles
 from converters.iceberg.publish.measures import Measures
 from converters.iceberg.publish.metadata_file import built, published_schema, snapshot_ids
 from converters.iceberg.publish.partitions import Proofs
@@ -120,7 +121,7 @@ class _Maker:
 
     def _partitions(self, rows: np.ndarray) -> list[Record]:
         spec = int(self._specs[rows[0]])
-        names = self._manifests.names(spec)
+        names = self._manifests.encoding(spec).names
         return [dict(zip(names, each, strict=True)) for each in self._proofs.values(spec, rows)]
 
     def _data(self, numbers: np.ndarray) -> Iterable[Record]:
@@ -147,7 +148,7 @@ class _Maker:
         rows = self._spans.row[sets.span[numbers]]
         paths = self._table.column("path").take(pa.array(rows)).to_pylist()
         partitions = self._partitions(rows)
-        if self._manifests.names(int(self._specs[rows[0]])) and self._held[rows].any():
+        if self._manifests.encoding(int(self._specs[rows[0]])).names and self._held[rows].any():
             known = self._partitions_held.of(sets.span[numbers], frozenset(paths))
             partitions = [known.get(path, own) for path, own in zip(paths, partitions, strict=True)]
         return self._deletes.write(
