@@ -146,7 +146,7 @@ class ToIceberg:
         return said
 
     def _judge(self, subjects: Sequence[Published]) -> list[str]:
-        """Without PyIceberg's own fault (finding default-readers): it passes over rows that have a column by its default
+        """Without PyIceberg's own fault (finding default-readers): it passes over rows that have a column by default
         when it filters by that. The rows themselves are compared all the same."""
         said = judge_iceberg(subjects, _ENGINES, self._folder / "judge")
         schemas = [each for subject in subjects for each in json.loads(subject.metadata.read_text())["schemas"]]
