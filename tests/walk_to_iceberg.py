@@ -140,10 +140,22 @@ class ToIceberg:
             newest = int(_bookmark(meta)["commit"])
             said += self._learn([(uuid, commit) for _, commit in chosen] + [(uuid, newest)])
             subjects.append(self._published(name, path, uuid, chosen, newest, bool(new)))
-        said = said or judge_iceberg(subjects, _ENGINES, self._folder / "judge")
+        said = said or self._judge(subjects)
         if alone and not said and self._dice.random() < 0.2:  # everything is published
             said += [each for each in (self._ask("run", [statement]) for statement in _EXPIRED) if each]
         return said
+
+    def _judge(self, subjects: Sequence[Published]) -> list[str]:
+        """Without PyIceberg's own fault (finding default-readers): it passes over rows that have a column by default
+        when it filters by that. The rows themselves are compared all the same."""
+        said = judge_iceberg(subjects, _ENGINES, self._folder / "judge")
+        schemas = [each for subject in subjects for each in json.loads(subject.metadata.read_text())["schemas"]]
+        given = {each["name"] for schema in schemas for each in schema["fields"] if "initial-default" in each}
+        return [
+            each
+            for each in said
+            if " by pyiceberg: " not in each or not any(f"Reference(name='{name}')" in each for name in given)
+        ]
 
     def _published(
         self, name: str, path: Path, uuid: str, kept: Sequence[tuple[int, int]], newest: int, answers: bool
@@ -192,7 +204,7 @@ class ToIceberg:
             meta = json.loads((hint.parent / f"v{hint.read_text()}.metadata.json").read_text())
             if missing := {commit for _, commit in _kept(meta)} - held.get(meta["table-uuid"], set()):
                 said.append(f"{hint.parent.parent.name}: no snapshot stands for {sorted(missing)}")
-        return said + judge_iceberg(subjects, _ENGINES, self._folder / "judge")
+        return said + self._judge(subjects)
 
 
 def _kept(meta: Mapping[str, Any]) -> list[tuple[int, int]]:
