@@ -115,6 +115,29 @@ def test_a_rest_catalog_registers_and_then_is_told_each_snapshot(lake: Lake, res
 
 
 @pytest.mark.slow
+def test_snapshots_over_merged_files_leave_a_rest_catalog_that_replaces_none(
+    lake: Lake, rest: Rest, tmp_path: Path
+) -> None:
+    options = rest_options(lake, rest)
+    lake.do(*(f"INSERT INTO t(id) FROM range({each}, {each + 10})" for each in (300, 310, 320)))
+    assert publish(lake, options).exit_code == 0
+    before = snapshots(json.loads(Path(json.loads(rest.state.read_text())["tables"][0]["metadata"]).read_text()))
+    lake.do("DELETE FROM t WHERE id = 305", "CALL ducklake_merge_adjacent_files('lake')")
+    lake.do("CALL ducklake_cleanup_old_files('lake', cleanup_all => true)", "INSERT INTO t(id) VALUES (400)")
+    report = publish(lake, options)
+    assert report.exit_code == 0 and not report.faults
+    [plan] = report.plan.tables
+    said = {each.code.text: each.detail for each in plan.findings}
+    assert "history-rebuilt" not in said and "lets no snapshot be replaced" in said["history-trimmed"]
+    metadata = Path(json.loads(rest.state.read_text())["tables"][0]["metadata"])
+    kept = snapshots(json.loads(metadata.read_text()))
+    gone, new = before.keys() - kept.keys(), kept.keys() - before.keys()
+    assert gone and new and all(before[each] == kept[each] for each in before.keys() & kept.keys())
+    assert judged(lake, metadata, tmp_path, ("pyiceberg", "duckdb")) == []
+    assert publish(lake, options).plan.tables[0].action.value == "nothing"
+
+
+@pytest.mark.slow
 def test_a_rest_catalog_that_takes_no_format_3_blocks_with_its_own_code(lake: Lake, rest: Rest) -> None:
     rest.set(writable=2)
     with pytest.raises(Blocked) as raised:

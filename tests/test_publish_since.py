@@ -18,8 +18,10 @@ from pyiceberg.table import StaticTable
 from bridge.errors import Conflict
 from bridge.model.options import Options
 from bridge.ports import Silent
+from converters.ducklake import source_files
 from converters.ducklake.reader import open_source
 from converters.iceberg.avro import read_records
+from converters.iceberg.publish import measures
 from converters.iceberg.publish.asking import answers
 from converters.iceberg.publish.entries import EXISTING, Encoding, Entry
 from tests.iceberg_judge import judge_iceberg
@@ -195,6 +197,12 @@ def manifests(table: Path, content: int) -> list[Path]:
     return [Path(each["manifest_path"]) for each in listed if each["content"] == content]
 
 
+def listed(table: Path) -> dict[str, dict[str, Any]]:
+    """What the newest snapshot says of each data file."""
+    entries = (each for path in manifests(table, 0) for each in read_records(path.read_bytes()))
+    return {each["data_file"]["file_path"]: each["data_file"] for each in entries}
+
+
 @pytest.mark.slow
 def test_manifests_that_a_change_does_not_concern_are_not_read(lake: Lake, tmp_path: Path) -> None:
     lake.do("CREATE TABLE t(id INTEGER)", *(f"INSERT INTO t FROM range({each}, {each + 20})" for each in (0, 100, 200)))
@@ -243,7 +251,9 @@ def test_manifests_that_were_not_read_are_joined_without_what_was_removed(lake: 
 def test_a_first_run_encodes_and_verifies_each_entry_once(
     lake: Lake, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    lake.do("CREATE TABLE t(id INTEGER)", *(f"INSERT INTO t FROM range({each}0, {each}3)" for each in range(40)))
+    lake.do("CREATE TABLE t(id INTEGER, v VARCHAR)")
+    text = "repeat('ä', (i % 8)::INT * 70)"  # some are too long for exact bounds
+    lake.do(*(f"INSERT INTO t SELECT i, {text} FROM range({each}0, {each}3) r(i)" for each in range(40)))
     lake.do("DELETE FROM t WHERE id = 1", "DELETE FROM t WHERE id = 2", "DELETE FROM t WHERE id = 101")
     encoded, read = list[str](), list[str]()
     entry, fetch = Encoding._entry, ManifestFile.fetch_manifest_entry
@@ -258,11 +268,17 @@ def test_a_first_run_encodes_and_verifies_each_entry_once(
 
     with monkeypatch.context() as patched:
         patched.setattr(Encoding, "_entry", one)
+        patched.setattr(source_files, "_BATCH", 4)
+        patched.setattr(measures, "_SERVED", 3)
         assert lake.publish().exit_code == 0
     assert len(encoded) == len(set(encoded)) == 43, "manifests are joined as they were encoded"
     table = lake.warehouse / "main/t"
     place, metadata = current(table)
     assert (len(manifests(table, 0)), len(manifests(table, 1))) == (10, 2)
+    whole = Lake(tmp_path)
+    whole.warehouse = tmp_path / "whole"
+    assert whole.publish().exit_code == 0
+    assert listed(table) == listed(whole.warehouse / "main/t"), "batches change nothing"
     joined = [each for each in map(read_records, map(Path.read_bytes, manifests(table, 0))) if len(each) > 1]
     assert [{each["status"] for each in entries} for entries in joined] == [{EXISTING}, {EXISTING}]
     each_snapshot = [snapshot for _, snapshot in sorted(snapshots(metadata).items(), key=lambda each: int(each[0]))]

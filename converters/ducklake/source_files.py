@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
+from dataclasses import replace
 from typing import Any
 from urllib.parse import unquote
 
@@ -41,6 +42,14 @@ __all__ = ["ENCRYPTED", "INLINED", "LakeFiles", "read_files"]
 ENCRYPTED = "ducklake-encrypted"
 """The format of Parquet files under DuckDB's encryption."""
 
+_HELD = (
+    *("file", "data_file_id", "record_count", "own", "begin_snapshot", "mapping", "format", "encryption_key"),
+    *("size", "first_row_id"),
+)
+"""What is held of each file beside its row of DATA_FILES, which has the path."""
+_BATCH = 50_000
+"""Files whose statistics of a column are in memory at once."""
+
 Within = Callable[[Callable[[Session], Any]], Any]
 
 
@@ -72,7 +81,7 @@ class LakeFiles:
         merged = files.filter(pl.col("partial_max").is_not_null() & pl.col("partial_file_info").is_null())
         self.numbered = tuple(merged["file"].to_list())
         self.partitions: Mapping[int, tuple[str | None, ...]] = {}
-        self._files = files
+        self._files = files.select(_HELD)
         self._columns = columns
         self._fetch = fetch
         self._spool = spool
@@ -101,20 +110,9 @@ class LakeFiles:
         """Column by column. A file without a row in the catalog has nothing known, unless it cannot hold the column:
         it is older than that, or its name mapping does not tell of it."""
         spool = self._spooled()
-        files = self._files.select(
-            "file",
-            "data_file_id",
-            "record_count",
-            "own",
-            "begin_snapshot",
-            "mapping",
-            "path",
-            "format",
-            "encryption_key",
-        )
         mapped = [self._columns.mapped(each) for each in self.mappings]
         with closing(connect()) as connection:
-            yield from self._by_column(files, mapped, spool, connection)
+            yield from self._by_column(self._files, mapped, spool, connection)
 
     def _by_column(
         self,
@@ -129,32 +127,38 @@ class LakeFiles:
             may = pl.col("begin_snapshot") >= self._columns.since[field]
             if without:
                 may &= ~pl.col("mapping").is_in(without).fill_null(False)
-            if listed is None:
-                rows = files.filter(may).with_columns(
-                    *(pl.lit(None, dtype=dtype).alias(name) for name, dtype in MEASURES.items())
-                )
-            else:
-                joined = files.join(listed, on="data_file_id", how="left", nulls_equal=False, maintain_order="left")
-                told = pl.col("data_file_id").is_in(listed["data_file_id"].implode())
-                rows = joined.filter(may | told.fill_null(False))
-            if field in self._columns.defaulted:
-                # a rewritten file is younger than what it holds, and columns come in the transaction of a file
-                without = self._without(field, rows.filter(pl.col("value_count").is_null()))
-                rows = rows.filter(~pl.col("file").is_in(without))
-            yield from typed(field, type_, field in self._columns.repeated, rows, connection)
+            for part in files.iter_slices(_BATCH):
+                if listed is None:
+                    nothing = (pl.lit(None, dtype=dtype).alias(name) for name, dtype in MEASURES.items())
+                    rows = part.filter(may).with_columns(*nothing)
+                else:
+                    joined = part.join(listed, on="data_file_id", how="left", nulls_equal=False, maintain_order="left")
+                    told = pl.col("data_file_id").is_in(listed["data_file_id"].implode())
+                    rows = joined.filter(may | told.fill_null(False))
+                if field in self._columns.defaulted:
+                    # a rewritten file is younger than what it holds, and columns come in the transaction of a file
+                    without = self._without(field, rows.filter(pl.col("value_count").is_null()))
+                    rows = rows.filter(~pl.col("file").is_in(without))
+                yield from typed(field, type_, field in self._columns.repeated, rows, connection)
 
     def _without(self, field: FieldId, rows: pl.DataFrame) -> list[int]:
         """The files that do not hold a column of which the catalog says nothing, by their own word."""
         plain = (pl.col("format") == "parquet") & pl.col("mapping").is_null() & pl.col("encryption_key").is_null()
         asked = rows.filter(plain & (pl.col("record_count") > 0))
-        paths = [path for path in asked["path"].to_list() if path not in self._held]
+        stated = self._paths(asked["file"].to_list())
+        paths = [path for path in stated if path not in self._held]
         self._held |= dict(zip(paths, storage.parallel(_field_ids, paths), strict=True))
-        held = [self._held[path] for path in asked["path"]]
+        held = [self._held[path] for path in stated]
         return [file for file, ids in zip(asked["file"], held, strict=True) if ids and field not in ids]
+
+    def _paths(self, rows: Sequence[int]) -> list[str]:
+        found: list[str] = self.table.column("path").take(pa.array(rows, pa.int64())).to_pylist()
+        return found
 
     def sources(self, rows: Sequence[int]) -> Sequence[DataFile]:
         """How files, by row number, are to be read by an engine that rewrites them."""
         chosen = self._files.filter(pl.col("file").is_in(list(rows)))
+        chosen = chosen.with_columns(pl.Series("path", self._paths(chosen["file"].to_list()), pl.String))
         made: dict[int, DataFile] = {}
         for row in chosen.rows(named=True):
             mapping = None if row["mapping"] is None else self.mappings[row["mapping"]]
@@ -284,8 +288,9 @@ def read_files(
         later, rows = None, read_rows(opened, table_id, state.head)
     place = _Place(table.location, base or os.getcwd(), options)
     numbers = {id_: number for number, id_ in enumerate(sorted(rows.mappings))}
-    every = pl.concat([_data_files(rows, place, numbers), _groups(rows.inlined, table)], how="diagonal")
-    files = _live(every, history)
+    data, rows = _data_files(rows, place, numbers), replace(rows, data=rows.data.clear())
+    files = _live(pl.concat([data, _groups(rows.inlined, table)], how="diagonal"), history)
+    del data  # it is large
     deletes = rows.deletes.with_columns(place.of("path", "path_is_relative"))
     progress.step(f"{table.name}: reading {len(deletes)} delete files")
     gone = absences(files, deletes, rows.noted, history, str(table.name))
@@ -352,7 +357,7 @@ def _data_files(rows: FileRows, place: _Place, numbers: Mapping[int, int]) -> pl
         (pl.col("path_is_relative").fill_null(False) & pl.col("mapping_id").is_null()).alias("own"),
         pl.when(pl.col("encryption_key") != "").then(pl.col("encryption_key")).alias("encryption_key"),
         pl.lit(None, dtype=pl.Int64).alias("group"),
-    )
+    ).drop("path_is_relative", "file_format", "file_size_bytes", "partition_id", "row_id_start", "mapping_id")
 
 
 def _groups(groups: Sequence[InlinedGroup], table: Table) -> pl.DataFrame:
@@ -391,7 +396,9 @@ def _live(files: pl.DataFrame, history: History) -> pl.DataFrame:
         pl.when(pl.col("end") < count).then(pl.col("end")).alias("end"), pl.lit(None, dtype=pl.Int64).alias("sequence")
     )
     seen = spans.filter((pl.col("begin") < count) & (pl.col("end").is_null() | (pl.col("end") > pl.col("begin"))))
-    ordered = seen.sort("begin", "file_order", "begin_snapshot", "data_file_id", "path", nulls_last=True)
+    inlined = pl.when(pl.col("data_file_id").is_null()).then(pl.col("path"))  # keys are copied, and paths are long
+    keys = ("begin", "file_order", "begin_snapshot", "data_file_id", inlined)
+    ordered = seen.sort(*keys, nulls_last=True, maintain_order=True).drop("end_snapshot", "file_order")
     return ordered.with_row_index("file").with_columns(pl.col("file").cast(pl.Int64))
 
 

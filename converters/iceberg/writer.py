@@ -15,6 +15,7 @@ from functools import partial
 from typing import Any
 
 import numpy as np
+import pyarrow.compute as pc
 
 from bridge.errors import BridgeError, Conflict, Overtaken, about
 from bridge.model.files import FileProblem, Files, Standing, live_rows
@@ -177,7 +178,8 @@ class IcebergTarget:
     def overlaps(self, location: str, files: Files) -> Finding | None:
         """Orphan cleanup of a lake removes what it does not know below its data path, and Iceberg's below a table."""
         place = self._home.location(TableName((), "")).rstrip("/")
-        directories = {path.rsplit("/", 1)[0] for path in files.table.column("path").unique().to_pylist()}
+        parents = pc.replace_substring_regex(files.table.column("path"), "/[^/]*$", "")
+        directories = pc.unique(parents).to_pylist()
         inside = [each for each in (location, *sorted(directories)) if each and is_within(each, place)]
         if not inside and not (location and is_within(place, location)):
             return None

@@ -9,7 +9,7 @@ import tempfile
 import weakref
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -37,7 +37,17 @@ _STORED = pa.schema(
         pa.field("upper", pa.binary()),
     ]
 )
+_SERVED = 50_000
+"""Files after which what was mapped of the disk is given back."""
 Pairs = tuple[dict[str, Any], ...]
+
+
+class _Part(NamedTuple):
+    """A file of the spool, in the order of the data files, with the first of them and the last."""
+
+    path: Path
+    first: int
+    last: int
 
 
 class Measures:
@@ -49,8 +59,9 @@ class Measures:
         self._version_of = version_of
         self._directory = Path(tempfile.mkdtemp(prefix="ducklake-bridge-"))
         self._clean = weakref.finalize(self, shutil.rmtree, self._directory, True)
-        self._parts: dict[FieldId, list[Path]] = {}
-        self._held: dict[FieldId, tuple[np.ndarray, pa.Table]] = {}
+        self._parts: dict[FieldId, list[_Part]] = {}
+        self._held: dict[Path, pa.Table] = {}
+        self._served = 0
 
     def add(self, batch: StatsBatch) -> None:
         """Keep what is said of a column that the table has or had."""
@@ -75,9 +86,13 @@ class Measures:
         }
         parts = self._parts.setdefault(batch.field, [])
         path = self._directory / f"{batch.field}-{len(parts)}.arrow"
+        stored, files = pa.table(kept, schema=_STORED), columns["file"].to_numpy()
+        if not (files[1:] > files[:-1]).all():
+            order = np.argsort(files, kind="stable")
+            stored, files = stored.take(pa.array(order)).combine_chunks(), files[order]
         with pa.OSFile(str(path), "wb") as sink, pa.ipc.new_file(sink, _STORED) as writer:
-            writer.write_table(pa.table(kept, schema=_STORED))
-        parts.append(path)
+            writer.write_table(stored)
+        parts.append(_Part(path, int(files[0]), int(files[-1])))
 
     def _bounds(
         self, columns: Mapping[str, pa.Array], versions: Sequence[ColumnType], nans: pa.Array
@@ -99,31 +114,43 @@ class Measures:
 
     def pairs(self, files: np.ndarray) -> dict[str, Iterable[Pairs]]:
         """The maps of some files' entries, in the order of the files."""
+        self._served += len(files)
+        if self._served > _SERVED:
+            self._held, self._served = {}, len(files)
         columns: dict[str, list[list[dict[str, Any] | None]]] = {name: [] for name in MAPS.values()}
         for field in sorted(self._parts):
-            known, table = self._column(field)
-            place = np.searchsorted(known, files)
-            place[place == len(known)] = 0
-            found = known[place] == files
-            index = pa.array(place, mask=~found)
-            taken = table.take(index)
+            taken = self._taken(field, files)
             for name, stored in MAPS.items():
                 values = taken.column(name)
                 if values.null_count < len(values):
                     columns[stored].append(_pairs(int(field), values))
         return {name: _transposed(each, len(files)) for name, each in columns.items()}
 
-    def _column(self, field: FieldId) -> tuple[np.ndarray, pa.Table]:
-        """A column's statistics in the order of the files; what lies on disk is mapped, not read."""
-        if field not in self._held:
-            tables = [pa.ipc.open_file(pa.memory_map(str(path))).read_all() for path in self._parts[field]]
-            table = pa.concat_tables(tables)
-            files = table.column("file").to_numpy()
-            if len(files) > 1 and not (files[1:] > files[:-1]).all():
-                order = np.argsort(files, kind="stable")
-                table, files = table.take(pa.array(order)).combine_chunks(), files[order]
-            self._held[field] = files, table
-        return self._held[field]
+    def _taken(self, field: FieldId, files: np.ndarray) -> pa.Table:
+        """What is known of a column in some files, in their order; NULL where nothing is. Of a file that is told of
+        twice the first counts."""
+        found, place, count = [_STORED.empty_table()], np.full(len(files), -1, dtype=np.int64), 0
+        low, high = files.min(), files.max()
+        for part in self._parts[field]:
+            if part.last < low or part.first > high:
+                continue
+            table = self._opened(part.path)
+            known = table.column("file").chunk(0).to_numpy()
+            at = np.searchsorted(known, files)
+            at[at == len(known)] = 0
+            mine = np.flatnonzero((known[at] == files) & (place < 0))
+            if len(mine) == len(files):
+                return table.take(pa.array(at))
+            place[mine] = np.arange(count, count + len(mine))
+            count += len(mine)
+            found.append(table.take(pa.array(at[mine])))
+        return pa.concat_tables(found).combine_chunks().take(pa.array(place, mask=place < 0))
+
+    def _opened(self, path: Path) -> pa.Table:
+        """What lies on disk is mapped, not read, in one piece."""
+        if path not in self._held:
+            self._held[path] = pa.ipc.open_file(pa.memory_map(str(path))).read_all()
+        return self._held[path]
 
 
 def _array(table: pa.Table, name: str) -> pa.Array:

@@ -213,7 +213,7 @@ def prepare(
     after = held
     if held is not None and (base is None or write.onto):
         after = as_of(held, kept_commits(held)[write.onto] if write.onto else None)
-    numbers = _numbers(spans, files, -1 if base is None else base, expired)
+    numbers = {} if after is None else _numbers(spans, files, -1 if base is None else base, expired)
     partitioned = [id_ for id_, each in specs.items() if each.fields]
     concerned = None if files.since is None or base is None else _concerned(files, base, bool(partitioned))
     state = held_state(after, numbers, len(spans.row) + len(spans.deletes), concerned)
