@@ -82,6 +82,7 @@ class ManifestFiles:
         self._encodings = {id_: Encoding(version, each, types) for id_, each in specs.items()}
         self._said: dict[int, str] = {}
         self._kept: dict[str, list[Entry]] = {}
+        self._count = 0
         self._numbers = 0
         self.written: list[str] = []
 
@@ -121,7 +122,8 @@ class ManifestFiles:
         self._numbers += 1
         path = f"{self._directory}/{self._mark}-m{self._numbers}.avro"
         length = self._put(path, self._encodings[spec].manifest(listed, said))
-        self._keep(path, listed)
+        if len(live) > 0 and len(listed) < _SMALL:
+            self._keep(path, listed)
         return Manifest(
             path=path,
             length=length,
@@ -139,16 +141,16 @@ class ManifestFiles:
         )
 
     def _keep(self, path: str, entries: list[Entry]) -> None:
-        if len(entries) >= _SMALL:
-            return
         self._kept[path] = entries
-        while sum(map(len, self._kept.values())) > _KEPT:
-            del self._kept[next(iter(self._kept))]
+        self._count += len(entries)
+        while self._count > _KEPT:
+            self._count -= len(self._kept.pop(next(iter(self._kept))))
 
     def taken(self, manifest: Manifest) -> Sequence[Entry]:
         """The entries of a manifest in whose place another is written."""
         kept = self._kept.pop(manifest.path, None)
         if kept is not None:
+            self._count -= len(kept)
             return kept
         encoding = self._encodings[manifest.spec]
         return [encoding.stored(each) for each in read_records(storage.read(manifest.path, "manifest"))]
