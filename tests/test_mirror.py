@@ -34,7 +34,11 @@ from tests.support import ROOT, lake_rows, tree_hash, use
 from tests.test_runs import KILLED
 
 _THERE = "SELECT to_regclass('ducklake_metadata') IS NOT NULL"
-FILES = pytest.mark.parametrize("backend", ["", "sqlite:"], ids=["duckdb", "sqlite"])
+FILES = pytest.mark.parametrize(
+    "backend",
+    [pytest.param("", id="duckdb"), pytest.param("sqlite:", marks=pytest.mark.exhaustive, id="sqlite")],
+)
+"""Kinds of lakes in a file; lakes on SQLite and PostgreSQL are those of the walks in every run."""
 
 
 @dataclass
