@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -22,18 +23,31 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore::ResourceWarning", "ignore::pytest.PytestUnraisableExceptionWarning"),
 ]
 
-KINDS = ("v2_eqdel_pos", "v3_lineage", "fmt_mixed", "evo_readd", "mor_delete_whole_file")
+KINDS = ("v2_eqdel_pos", "v3_lineage", "fmt_mixed", "mor_delete_whole_file")
 MORE = (
-    *("v2_mor", "v2_mor_rewrite_pos", "hist_rollback_mor", "v3_dv_multi", "addfiles_hive", "part_identity"),
+    *(
+        "evo_readd",
+        "v2_mor",
+        "v2_mor_rewrite_pos",
+        "hist_rollback_mor",
+        "v3_dv_multi",
+        "addfiles_hive",
+        "part_identity",
+    ),
     "names_rowid",
 )
+
+
+def more(*kinds: str) -> list[Any]:
+    """Kinds that an exhaustive run repeats a test for."""
+    return [pytest.param(kind, marks=pytest.mark.exhaustive) for kind in kinds]
 
 
 def always(kind: str, spark: object, **more: object) -> bridge.Options:
     return _rewriting(kind, spark, **{"rewrite": "always", **more})
 
 
-@pytest.mark.parametrize("kind", [*KINDS, *(pytest.param(kind, marks=pytest.mark.exhaustive) for kind in MORE)])
+@pytest.mark.parametrize("kind", [*KINDS, *more(*MORE)])
 def test_every_snapshot_answers_from_the_lakes_own_files(kind: str, spark: object, tmp_path: Path) -> None:
     found, lake = case(kind), tmp_path / "lake.ducklake"
     before = tree_hash(found.home)
@@ -44,7 +58,7 @@ def test_every_snapshot_answers_from_the_lakes_own_files(kind: str, spark: objec
     assert tree_hash(found.home) == before
 
 
-@pytest.mark.parametrize("kind", ["v2_mor_twice", "v2_eqdel_pos", "v3_dv_twice"])
+@pytest.mark.parametrize("kind", ["v2_eqdel_pos", *more("v2_mor_twice", "v3_dv_twice")])
 def test_the_current_state_alone_has_no_deletes(kind: str, spark: object, tmp_path: Path) -> None:
     found, lake = case(kind), tmp_path / "lake.ducklake"
     asked = always(kind, spark, history="current", verify="metadata")
@@ -63,7 +77,9 @@ def deletes_of(lake: Path) -> int:
     return sum(counted)
 
 
-@pytest.mark.parametrize("kind", ["v2_mor_twice", "v2_mor_dropfile", "mor_delete_whole_file", "v3_dv_then_insert"])
+@pytest.mark.parametrize(
+    "kind", ["v2_mor_dropfile", "v3_dv_then_insert", *more("v2_mor_twice", "mor_delete_whole_file")]
+)
 @pytest.mark.parametrize("history", ["full", pytest.param("current", marks=pytest.mark.exhaustive)])
 def test_later_runs_count_positions_in_what_was_rewritten(
     kind: str, history: str, spark: object, tmp_path: Path

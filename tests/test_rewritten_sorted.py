@@ -47,9 +47,10 @@ def is_sorted(file: Any) -> bool:
 
 
 REWRITE: dict[str, Any] = {"fmt_mixed": "when-needed"}
-RUNS = (("v2_eqdel_pos", False), ("v3_lineage", False), ("fmt_mixed", True), ("v2_mor_twice", True))
+RUNS = (("v2_eqdel_pos", False), ("fmt_mixed", True), ("v2_mor_twice", True))
 MORE = (
     *((kind, not follow) for kind, follow in RUNS),
+    *(("v3_lineage", follow) for follow in (False, True)),
     *((kind, True) for kind in ("v3_dv_twice", "v3_dv_multi", "mor_delete_whole_file", "v2_mor_dropfile")),
     *((kind, False) for kind in ("v3_dv_twice", "v2_mor_rewrite_pos", "hist_rollback_mor")),
 )
