@@ -25,7 +25,7 @@ OWNER = "owner-"
 """How the names of owners' files begin."""
 
 _BEAT, _STALE = 30.0, 300.0
-_TRIES = 3
+_TRIES, _ENTRIES = 3, 50
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,13 +61,7 @@ def claimed(directory: str) -> Iterator[Claim]:
 
 def _take(claim: Claim) -> None:
     for left in reversed(range(_TRIES)):
-        try:
-            storage.make_directory(claim.directory)
-            _write(claim)
-        except Missing:
-            if not left:
-                raise
-            continue  # a run that ended removed it before there was anything in it
+        _enter(claim)
         other = _other(claim)
         if other is None:
             return
@@ -77,6 +71,19 @@ def _take(claim: Claim) -> None:
     raise Overtaken(
         f"another run is at the same work: {other}", hint=f"wait until it has ended; its sign is in {claim.directory}"
     )
+
+
+def _enter(claim: Claim) -> None:
+    """Our file in the directory, which runs that end remove as long as nothing is in it."""
+    for left in reversed(range(_ENTRIES)):
+        try:
+            storage.make_directory(claim.directory)
+            _write(claim)
+            return
+        except Missing:
+            if not left:
+                raise
+            time.sleep(random.uniform(0.0, 0.02))
 
 
 def _write(claim: Claim) -> None:
