@@ -107,7 +107,7 @@ def python_apart(script: Path, without: Sequence[str] = (), before: str = "") ->
     editing. `before` is shell that its process runs first."""
     packages = script.parent / f"{script.name}-packages"
     packages.mkdir(parents=True)
-    for place in site.getsitepackages():
+    for place in filter(os.path.isdir, site.getsitepackages()):  # Debian's Python names some that are not there
         for each in Path(place).iterdir():
             if each.name.split(".")[0].split("-")[0] not in (*without, "bridge", "converters"):
                 (packages / each.name).symlink_to(each)
