@@ -38,7 +38,14 @@ def migrate(found: Case, lake: Path, metadata: Path | None = None, **more: Any) 
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("kind", [*MERGED, "v2_mor", "v3_dv_multi", "v3_upgraded"])
+@pytest.mark.parametrize(
+    "kind",
+    [
+        MERGED[0],
+        "v3_dv_multi",
+        *(pytest.param(kind, marks=pytest.mark.exhaustive) for kind in (*MERGED[1:], "v2_mor", "v3_upgraded")),
+    ],
+)
 def test_delete_files_answer_as_rows_do(kind: str, tmp_path: Path) -> None:
     found, lake = case(kind), tmp_path / "lake.ducklake"
     migrate(found, lake, inline_deletes=0, ownership="adopt")
@@ -47,11 +54,14 @@ def test_delete_files_answer_as_rows_do(kind: str, tmp_path: Path) -> None:
     assert judge(str(lake), [subject(found, lake)], scratch=tmp_path / "judge", compact=True, filters=4) == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
-    "limit", [pytest.param(0, marks=pytest.mark.slow), 1, pytest.param(2_000_000, marks=pytest.mark.slow)]
-)
-@pytest.mark.parametrize(
-    "kind", [pytest.param(kind, marks=[] if kind == "v2_mor_compact" else pytest.mark.slow) for kind in MERGED]
+    ("kind", "limit"),
+    [
+        *((MERGED[0], limit) for limit in (0, 1, 2_000_000)),
+        *((kind, 1) for kind in MERGED[1:]),
+        *(pytest.param(kind, limit, marks=pytest.mark.exhaustive) for kind in MERGED[1:] for limit in (0, 2_000_000)),
+    ],
 )
 def test_deletes_of_later_runs_join_the_earlier_ones(kind: str, limit: int, tmp_path: Path) -> None:
     found, lake = case(kind), tmp_path / "lake.ducklake"

@@ -10,8 +10,8 @@ import pytest
 from tests.judge import Subject, Version, judge
 from tests.support import Case, case, lake_rows, migrate_case, run, tree_hash, use
 
-BOTH = pytest.mark.parametrize("backend", ["", pytest.param("sqlite:", marks=pytest.mark.slow)])
-"""DuckDB files in the quick suite, SQLite files in the whole one."""
+BOTH = pytest.mark.parametrize("backend", ["", pytest.param("sqlite:", marks=pytest.mark.exhaustive)])
+"""DuckDB files, and SQLite files in an exhaustive run."""
 
 MAINTENANCE = (
     "DELETE FROM lake.t WHERE id < 3",
@@ -72,7 +72,7 @@ def test_the_guard_is_what_saves_the_source(backend: str, tmp_path: Path) -> Non
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("backend", ["", "sqlite:"])
+@BOTH
 def test_adopted_files_are_really_merged(backend: str, tmp_path: Path) -> None:
     found = copied("many_snapshots", tmp_path / "source")
     lake = tmp_path / f"lake.{'sqlite' if backend else 'ducklake'}"
