@@ -66,12 +66,12 @@ def iceberg_reader(settings: str) -> Callable[[], dict[str, Any]]:
         if "uri" in options:
             catalog = SqlCatalog("c", **options)
             names = [each for space in catalog.list_namespaces() for each in catalog.list_tables(space)]
-            return [(".".join(each), lambda each=each: catalog.load_table(each)) for each in names]  # type: ignore[misc]
+            return [(".".join(each), lambda each=each: catalog.load_table(each)) for each in names]  # type: ignore[misc]  # bound now
         hints = sorted(Path(options["warehouse"]).rglob("version-hint.text"))
         return [
             (
                 str(each.parent.parent),
-                lambda each=each: StaticTable.from_metadata(f"{each.parent}/v{each.read_text()}.metadata.json"),  # type: ignore[misc]
+                lambda each=each: StaticTable.from_metadata(f"{each.parent}/v{each.read_text()}.metadata.json"),  # type: ignore[misc]  # bound now
             )
             for each in hints
         ]
