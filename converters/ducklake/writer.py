@@ -28,8 +28,9 @@ from bridge.ports import Check, CommitResult, Fitted, Move, ObjectWrite, Progres
 from converters.ducklake.catalog import reads
 from converters.ducklake.catalog.commit import NewLake, write_tables
 from converters.ducklake.catalog.definition import declared
-from converters.ducklake.catalog.ended import ended_files, ever_registered, ranges, snapshot_list
+from converters.ducklake.catalog.ended import ended_files, ever_registered, ranges
 from converters.ducklake.catalog.folders import table_folder
+from converters.ducklake.catalog.history import snapshot_ids
 from converters.ducklake.catalog.moves import drop_table, move_tables
 from converters.ducklake.catalog.objects import held_objects, schema_of, standing
 from converters.ducklake.catalog.session import Place, Session, exists, parse_place, session, with_retry
@@ -155,7 +156,7 @@ class DuckLakeTarget:
             if not spans:
                 return None
             noted = [each for each in reads.noted_snapshots(opened, held[0].id) if each.commit]
-            snapshots = snapshot_list(opened)
+            snapshots = sorted(snapshot_ids(opened))
         groups = ranges(spans, [each.snapshot for each in noted], [each.commit for each in noted], snapshots)
         ways = "keep them at the source (a longer retention, a tag)"
         if self.place.backend != "duckdb":  # there the guard forbids it

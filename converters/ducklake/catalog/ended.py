@@ -12,7 +12,7 @@ from converters.ducklake.catalog.session import Session
 from converters.ducklake.catalog.tables import table
 from converters.ducklake.catalog.times import micros
 
-__all__ = ["Span", "ended_files", "ever_registered", "ranges", "scheduled", "snapshot_list"]
+__all__ = ["Span", "ended_files", "ever_registered", "ranges", "scheduled"]
 
 _ASKED = 500
 Span = tuple[int, int, int, int]
@@ -53,12 +53,6 @@ def ever_registered(session: Session, table_id: int, folder: str, paths: Sequenc
     parts = [stored[start : start + _ASKED] for start in range(0, len(stored), _ASKED)]
     rows = [row for part in parts for row in session.rows(query.where(each.path.in_(part)))]
     return frozenset(folder + path if relative else path for path, relative in rows)
-
-
-def snapshot_list(session: Session) -> list[int]:
-    """The snapshots that the lake keeps, ascending."""
-    each = table("snapshot").c.snapshot_id
-    return [int(id_) for (id_,) in session.rows(sa.select(each).order_by(each))]
 
 
 def scheduled(session: Session, folder: str, after: int) -> list[int]:
