@@ -159,6 +159,7 @@ def in_spark() -> Iterator[Callable[[Path, Path], str]]:
     finally:
         asked.close()
         process.wait(60)
+        answers.close()
 
 
 @pytest.fixture(scope="session")
