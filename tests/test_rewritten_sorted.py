@@ -221,3 +221,14 @@ def test_large_files_their_later_deletes_and_an_order_set_in_the_lake(tmp_path: 
     with opened(lake) as connection:
         found = connection.execute('SELECT rowid, id, "new k", d + 0.0 FROM t').fetchall()
     assert counted([row[1:] for row in found]) == counted(kept) and len({row[0] for row in found}) == len(kept)
+
+
+def test_a_column_in_the_place_of_row_ids_keeps_files_unsorted(tmp_path: Path) -> None:
+    found = ordered("v3_lineage", tmp_path / "source")
+    for path in metadata_files(found):
+        path.write_text(path.read_text().replace('"name": "v"', '"name": "_DuckLake_internal_row_id"'))
+    lake = tmp_path / "lake.ducklake"
+    report = bridge.migrate(f"iceberg:{found.metadata}", f"ducklake:{lake}", options(found, rewrite="always"))
+    [said] = [each.detail for each in report.plan.tables[0].findings if each.code.text == "sort-key"]
+    assert "_DuckLake_internal_row_id" in said
+    assert not all(map(is_sorted, own_files(lake)))

@@ -65,7 +65,7 @@ class Code(Enum):
     SORT_KEY = (
         "sort-key",
         _NOTE,
-        "files that are written are sorted by fewer keys than the lake has for the table",
+        "files that are written are sorted by fewer keys than the lake has for the table, or not at all",
     )
     FILE_TWICE = (
         "file-twice",

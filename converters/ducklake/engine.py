@@ -37,13 +37,12 @@ from converters.ducklake.projection import Level, projected
 from converters.ducklake.remote import connect_objects
 from converters.ducklake.source_files import ENCRYPTED, INLINED
 from converters.parquet.dictionaries import has_merged
+from converters.parquet.places import ROW_ID
 from converters.parquet.sql import field_ids
 
 __all__ = ["LakeEngine", "open_engine"]
 
 _GROUP = re.compile(r".*#(?P<table>ducklake_inlined_data_(?P<id>\d+)_(?P<version>\d+))@(?P<begin>\d+)\.\d+\.[0-9a-f]+")
-ROW_ID = "_ducklake_internal_row_id"
-ROW_ID_FIELD = 2147483540
 _PLACE = '"place in the file"'
 
 
@@ -189,7 +188,7 @@ class LakeEngine:
         )
         levels = tuple(level for level in levels if level.id not in each.constants)
         levels += tuple(Level(id_, f"constant {id_}") for id_ in each.constants)
-        row_id = identifier(ROW_ID) if ROW_ID in names else ""
+        row_id = identifier(ROW_ID.name) if ROW_ID.name in names else ""
         return _Relation(connection, f"(SELECT *{constants} FROM {told} ORDER BY file_row_number)", levels, row_id)
 
     def _secret(self, path: str) -> _Encrypted:
@@ -225,8 +224,8 @@ def _write(relation: _Relation, target: Target, local: str, left_out: np.ndarray
     columns = [f"{sql} AS {identifier(field.name)}" for field, sql in projected(target.fields, relation.levels)]
     ids, values = field_ids(target.fields), ", ".join(columns)
     if relation.row_id:
-        columns.append(f"CAST({relation.row_id} AS BIGINT) AS {identifier(ROW_ID)}")
-        ids = f"{ids[:-1]}, {identifier(ROW_ID)}: {ROW_ID_FIELD}}}"
+        columns.append(f"CAST({relation.row_id} AS BIGINT) AS {identifier(ROW_ID.name)}")
+        ids = f"{ids[:-1]}, {identifier(ROW_ID.name)}: {ROW_ID.id}}}"
     settings = target.settings
     options = [
         "FORMAT parquet",

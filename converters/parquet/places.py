@@ -1,8 +1,8 @@
-"""Where the rows of a source file stand in the files that it was rewritten to, where they were sorted.
+"""What files of a lake hold beside their table's columns: the ids of their rows, and where in its source each stood.
 
-Such a file holds the position of each row in the source, in a column of its own beside the table's: deletes that the
-source adds later name positions there. Its field id is one that Iceberg reserves and gives to nothing; a lake reads
-the table's columns alone, and leaves this one out of what it merges (as tried with DuckDB 1.5.5).
+A file that was sorted holds the position of each row in the source: deletes that the source adds later name positions
+there. Its field id is one that Iceberg reserves and gives to nothing; a lake reads the table's columns alone, and
+leaves this one out of what it merges (as tried with DuckDB 1.5.5).
 """
 
 from __future__ import annotations
@@ -17,7 +17,10 @@ from bridge.errors import Unreachable
 from bridge.model.types import Field, FieldId, Leaf
 from converters import storage
 
-__all__ = ["places_of", "position_field"]
+__all__ = ["ROW_ID", "places_of", "position_field"]
+
+ROW_ID = Field(FieldId(2147483540), "_ducklake_internal_row_id", Leaf.INT64)
+"""Ids that places do not tell; reserved by Iceberg v3 as _row_id, and taken over by DuckLake under this name."""
 
 _ID = 2147483448
 """The first that no table may use, and the farthest from those that are given out, from the last on downwards."""

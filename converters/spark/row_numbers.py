@@ -12,14 +12,12 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from bridge.model.types import Field, FieldId, Leaf
+from bridge.model.types import Field
+from converters.parquet.places import ROW_ID
 from converters.spark.plan import RewriteTask
 from converters.spark.project import field_id
 
 __all__ = ["RowNumbers"]
-
-_FIELD = Field(FieldId(2147483540), "_ducklake_internal_row_id", Leaf.INT64)
-"""Reserved by Iceberg v3 as _row_id, and taken over by DuckLake under this name."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,10 +31,10 @@ class RowNumbers:
     def of(task: RewriteTask, stored: pa.Schema, moved: bool) -> RowNumbers:
         """`moved`: some row is not at its place in the source."""
         first = task.source.first_row_id
-        own = any(field_id(each) == int(_FIELD.id) for each in stored)
+        own = any(field_id(each) == int(ROW_ID.id) for each in stored)
         if first is None or _is_taken(task) or not (own or moved):
             return RowNumbers((), 0)
-        return RowNumbers((_FIELD,), first)
+        return RowNumbers((ROW_ID,), first)
 
     @staticmethod
     def can_hold(task: RewriteTask) -> bool:
@@ -48,9 +46,9 @@ class RowNumbers:
         if not self.fields:
             return batch
         counted = np.arange(self.first + position, self.first + position + batch.num_rows, dtype=np.int64)
-        place = batch.schema.get_field_index(_FIELD.name)
+        place = batch.schema.get_field_index(ROW_ID.name)
         return batch.set_column(place, batch.schema.field(place), pc.coalesce(batch.column(place), pa.array(counted)))
 
 
 def _is_taken(task: RewriteTask) -> bool:
-    return any(each.name.casefold() == _FIELD.name for each in task.target.fields)
+    return any(each.name.casefold() == ROW_ID.name for each in task.target.fields)

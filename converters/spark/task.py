@@ -65,7 +65,7 @@ def _rewritten(task: RewriteTask) -> pa.Table:
             living = _unmerged(living, reading.schema)
         rows = Guarded(living, ahead=not moved)
         cut = Cut(connection, iter(rows), reading.schema)
-        sizes = _Sizes(source, task, len(deleted))
+        sizes = _Sizes(source, task, len(deleted), 8 * (len(target.fields) - len(task.target.fields)))
         pieces = Sorted(connection, cut, target, position, sizes.known) if moved else cut
         made: list[dict[str, object]] = []
         while (first := pieces.peek()) is not None:
@@ -143,11 +143,13 @@ def _live_rows(batch: pa.RecordBatch, live: np.ndarray | None) -> pa.RecordBatch
 
 @dataclass(slots=True)
 class _Sizes:
-    """How many rows make a file and a row group, by what rows of this source took so far."""
+    """How many rows make a file and a row group, by what rows of this source took so far; `beside`: bytes of a row that
+    the source does not have."""
 
     source: Source
     task: RewriteTask
     deleted: int
+    beside: int
     written: int = 0
     bytes: int = 0
 
@@ -161,7 +163,7 @@ class _Sizes:
         if self.written:
             wide = self.bytes / self.written
         elif rows := (self.task.source.record_count or self.source.rows):
-            wide = self.source.size / rows
+            wide = self.source.size / rows + self.beside
         else:
             wide = next_.nbytes / next_.num_rows
         budget = max(1, int(self.task.target.settings.target_bytes / max(wide, 1e-3)))

@@ -97,6 +97,7 @@ def test_large_files_are_cut_and_those_in_order_stay(threads: int, tmp_path: Pat
     asked = task(tmp_path / "source.parquet", tmp_path / "out", fields, key, deleted=gone, first_row_id=50, **more)
     written = rewrite(asked)
     assert written.num_rows > 2 and written.column("first_row").to_pylist() == [None] * written.num_rows
+    assert max(written.column("size").to_pylist()) <= 1_250_000
     made = read(written)
     order = np.lexsort((np.arange(count), -keys))
     order = order[~np.isin(order, gone)]
