@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterator
 
 import duckdb
 import pyarrow as pa
+
+from converters.spark.ahead import stream
 
 __all__ = ["ROWS_IN", "Cut"]
 
@@ -35,14 +36,7 @@ class Cut:
 
     def take(self, budget: int) -> str:
         """The rows of a piece, as a relation."""
-        self._connection.register(ROWS_IN, pa.RecordBatchReader.from_batches(self._schema, self._piece(budget)))
-        return ROWS_IN
-
-    def rest(self) -> str:
-        """All rows that are left, each batch read when it is asked for: a bare stream goes past pyarrow's scanner,
-        whose thread would run ahead of a sort for as long as that writes what it cannot hold."""
-        rows = pa.RecordBatchReader.from_batches(self._schema, self._piece(sys.maxsize))
-        self._connection.register(ROWS_IN, rows.__arrow_c_stream__())
+        self._connection.register(ROWS_IN, stream(self._schema, self._piece(budget)))
         return ROWS_IN
 
     def _piece(self, budget: int) -> Iterator[pa.RecordBatch]:

@@ -18,8 +18,8 @@ import pyarrow as pa
 from bridge.model.schema import walk
 from bridge.model.types import Field
 from converters.parquet.sql import identifier
+from converters.spark.ahead import Ahead, stream
 from converters.spark.batches import Batch, Staging
-from converters.spark.guarded import Guarded
 from converters.spark.joining import join
 from converters.spark.keys import (
     CODEC,
@@ -166,23 +166,22 @@ def _matches(
     ids: tuple[int, ...],
     fields: tuple[Field, ...],
 ) -> pa.Table:
-    rows = Guarded(_placed(subject.file, ids, fields))
-    ahead = iter(rows)
-    head = next(ahead, None)
-    if head is None:
-        return DELETED.empty_table()
     same = " AND ".join(f"d.k{place} IS NOT DISTINCT FROM r.k{place}" for place in range(len(ids)))
-    connection.register("read", pa.RecordBatchReader.from_batches(head.schema, chain([head], ahead)))
     position, file = identifier(_POSITION), identifier(_FILE)
     query = f"SELECT DISTINCT r.{position} AS p, d.{file} AS f FROM read r JOIN deletes d ON {same} ORDER BY ALL"
-    try:
-        found = connection.execute(query).to_arrow_table().combine_chunks()
-    except duckdb.Error:
+    with Ahead(_placed(subject.file, ids, fields)) as rows:
+        head = next(rows, None)
+        if head is None:
+            return DELETED.empty_table()
+        connection.register("read", stream(head.schema, chain([head], rows)))
+        try:
+            found = connection.execute(query).to_arrow_table().combine_chunks()
+        except duckdb.Error:
+            rows.reraise()
+            raise
+        finally:
+            connection.unregister("read")
         rows.reraise()
-        raise
-    finally:
-        connection.unregister("read")
-    rows.reraise()
     if not found.num_rows:
         return DELETED.empty_table()
     paths = pa.repeat(pa.scalar(subject.file.path), found.num_rows)

@@ -6,6 +6,7 @@ where each row came from (converters/parquet/places.py); among equal keys rows k
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterable
 
 import duckdb
@@ -80,7 +81,7 @@ class Sorted:
         """The rows of a piece, as a relation."""
         if self._count is None and self._known is not None and self._known <= budget:
             self._count = 0
-            return f"(SELECT * FROM {self._rows.rest()}{self._order})"
+            return f"(SELECT * FROM {self._rows.take(sys.maxsize)}{self._order})"
         if self._count is None:
             self._count = self._sort()
         low = self._taken
@@ -91,7 +92,7 @@ class Sorted:
 
     def _sort(self) -> int:
         listed = ", ".join(f"{name} AS c{number}" for number, name in enumerate(self._columns))
-        query = f"CREATE TABLE {_TABLE} AS SELECT {listed} FROM {self._rows.rest()}{self._order}"
+        query = f"CREATE TABLE {_TABLE} AS SELECT {listed} FROM {self._rows.take(sys.maxsize)}{self._order}"
         try:
             self._connection.execute(query)
             [(count,)] = self._connection.execute(f"SELECT count(*) FROM {_TABLE}").fetchall()

@@ -18,8 +18,8 @@ from converters import storage
 from converters.parquet.dictionaries import holds_merged, may_merge
 from converters.parquet.left_out import LEFT_OUT, packed
 from converters.parquet.places import position_field
+from converters.spark.ahead import Ahead
 from converters.spark.cut import ROWS_IN, Cut
-from converters.spark.guarded import Guarded
 from converters.spark.plan import WRITTEN, RewriteTask
 from converters.spark.positions import read_positions
 from converters.spark.project import Projection, projection
@@ -63,38 +63,37 @@ def _rewritten(task: RewriteTask) -> pa.Table:
         )
         if target.settings.dictionaries:
             living = _unmerged(living, reading.schema)
-        rows = Guarded(living, ahead=not moved)
-        cut = Cut(connection, iter(rows), reading.schema)
-        sizes = _Sizes(source, task, len(deleted), 8 * (len(target.fields) - len(task.target.fields)))
-        pieces = Sorted(connection, cut, target, position, sizes.known) if moved else cut
-        made: list[dict[str, object]] = []
-        while (first := pieces.peek()) is not None:
-            name = f"{task.output}-{len(made)}.parquet"
-            start = None if moved or len(deleted) else sizes.written
-            notes = {LEFT_OUT: packed(deleted)} if len(deleted) and not made else {}
-            try:
-                piece = write_piece(
-                    connection, pieces.take(sizes.budget(first)), target, name, sizes.group_rows(first), notes
-                )
-            except BridgeError:
+        with Ahead(living) as rows:
+            cut = Cut(connection, rows, reading.schema)
+            sizes = _Sizes(source, task, len(deleted), 8 * (len(target.fields) - len(task.target.fields)))
+            pieces = Sorted(connection, cut, target, position, sizes.known) if moved else cut
+            made: list[dict[str, object]] = []
+            while (first := pieces.peek()) is not None:
+                name = f"{task.output}-{len(made)}.parquet"
+                start = None if moved or len(deleted) else sizes.written
+                notes = {LEFT_OUT: packed(deleted)} if len(deleted) and not made else {}
+                group = sizes.group_rows(first)
+                try:
+                    piece = write_piece(connection, pieces.take(sizes.budget(first)), target, name, group, notes)
+                except BridgeError:
+                    rows.reraise()
+                    raise
+                finally:
+                    connection.unregister(ROWS_IN)
                 rows.reraise()
-                raise
-            finally:
-                connection.unregister(ROWS_IN)
-            rows.reraise()
-            sizes.learn(piece.record_count, piece.size)
-            made.append(
-                {
-                    "task": task.id,
-                    "path": piece.path,
-                    "record_count": piece.record_count,
-                    "size": piece.size,
-                    "footer_size": piece.footer_size,
-                    "first_row": start,
-                    "partition": list(piece.partition),
-                    "stats": [dict(zip(_STAT, astuple(each), strict=True)) for each in piece.stats],
-                }
-            )
+                sizes.learn(piece.record_count, piece.size)
+                made.append(
+                    {
+                        "task": task.id,
+                        "path": piece.path,
+                        "record_count": piece.record_count,
+                        "size": piece.size,
+                        "footer_size": piece.footer_size,
+                        "first_row": start,
+                        "partition": list(piece.partition),
+                        "stats": [dict(zip(_STAT, astuple(each), strict=True)) for each in piece.stats],
+                    }
+                )
     _check(task, rows, made)
     return pa.Table.from_pylist(made, schema=WRITTEN)
 
@@ -183,7 +182,7 @@ class _Sizes:
         self.bytes += size
 
 
-def _check(task: RewriteTask, rows: Guarded, made: list[dict[str, object]]) -> None:
+def _check(task: RewriteTask, rows: Ahead, made: list[dict[str, object]]) -> None:
     """Nothing was lost between reading and writing."""
     rows.reraise()
     written = sum(int(str(each["record_count"])) for each in made)
