@@ -15,6 +15,8 @@ from typing import Any
 
 import pyarrow as pa
 
+from bridge.errors import BridgeError
+
 __all__ = ["Ahead", "stream"]
 
 _BYTES = 32 << 20
@@ -60,8 +62,7 @@ class Ahead:
         with self._turn:
             self._turn.wait_for(lambda: self._waiting or self._over)
             if not self._waiting:
-                self.reraise()
-                raise StopIteration
+                raise self._error or StopIteration
             batch = self._waiting.popleft()
             self._bytes -= batch.nbytes
             self._turn.notify_all()
@@ -69,8 +70,8 @@ class Ahead:
         return batch
 
     def reraise(self) -> None:
-        """Raise what reading ended with, if it did not end well."""
-        if self._error is not None:
+        """Raise the error of ours that reading ended with, if it did; any other came to who took the batches."""
+        if isinstance(self._error, BridgeError):
             raise self._error
 
     def _read(self) -> None:
