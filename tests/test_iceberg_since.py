@@ -14,6 +14,7 @@ from bridge.mirroring.pair import Pair
 from bridge.mirroring.rounds import catch_up
 from bridge.model.paths import PathMap
 from bridge.ports import Silent
+from converters.iceberg import files as iceberg_files
 from tests.iceberg_parts import Part, opened, partial_readings
 from tests.support import ROOT, case, lake_rows
 from tests.test_mirror import Mirrored, does
@@ -97,6 +98,25 @@ def test_small_deletes_open_nothing_that_they_do_not_concern(
     [(rows,)] = lake_rows(lake, "SELECT count(*) FROM ducklake_inlined_delete_1")
     assert rows == sum(gone), "no position is noted twice"
     growing.check(41, growing.metadata["last-sequence-number"] - 5)
+
+
+def test_of_a_partition_that_many_manifests_span_those_are_read_that_list_a_file_with_the_key(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    growing = made(monkeypatch, tmp_path, 400, 100, (5, 370))
+    spans = [growing.manifests[-1][0], growing.manifests[-4][0]]  # the last one goes on with the first days
+    growing.equality(5, [4])
+    growing.save()
+    read, entries = list[str](), iceberg_files.entries
+
+    def noted(manifests: Any, path_map: PathMap) -> Any:
+        read.extend(manifests["path"])
+        return entries(manifests, path_map)
+
+    monkeypatch.setattr(iceberg_files, "entries", noted)
+    [part] = partial_readings(str(growing.home), bridge.Options(check_files="none"), 2)[:1]
+    assert part.partial and set(spans) <= set(read[:5])
+    assert read[5:7] == [growing.manifests[0][0], spans[0]], "after everything"
 
 
 @pytest.mark.parametrize("version", [2, 3])
