@@ -28,8 +28,10 @@ from pyiceberg.types import (
 import bridge
 from bridge.mirroring.pair import Pair
 from bridge.mirroring.rounds import catch_up
+from bridge.model.files import Measures
 from bridge.model.table import TableName
 from bridge.ports import Silent
+from converters.ducklake.catalog.standing import HeldTable
 from converters.ducklake.extensions import connect, needed
 from converters.ducklake.writer import open_target
 from converters.iceberg.reader import open_source
@@ -177,7 +179,22 @@ def test_null_keys_and_keys_of_several_columns(followed: Followed) -> None:
     assert [len(followed.rows[name]) for name in ("nulls", "9", "997", "-2", "98")] == [1, 3, 3, 4, 4]
 
 
-def test_what_came_back_or_was_added_since_is_read_as_with_everything(followed: Followed) -> None:
+def test_where_files_were_written_for_the_lake_the_manifests_tell(
+    followed: Followed, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One that may hold a key stands for some file of the source, and does not tell for which."""
+    measures = HeldTable.measures
+
+    def own(self: HeldTable, types: Any) -> Measures:
+        told = measures(self, types)
+        return Measures(pa.table({"path": pa.nulls(told.files.num_rows, pa.string())}), told.stats)
+
+    monkeypatch.setattr(HeldTable, "measures", own)
+    followed.delete({"id": 9})
+    assert followed.read() == (1 + len(followed.rows), {"9", "silent"})
+
+
+def test_a_delete_concerns_what_was_added_before_it(followed: Followed) -> None:
     """A delete concerns what was added between the target's commit and itself, and nothing that came after it."""
     followed.add("before", [row(11), row(200)])
     followed.delete({"id": 11}, {"id": 12})
