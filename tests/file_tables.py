@@ -58,7 +58,7 @@ def _file(
         record_count=rows,
         file_size_in_bytes=path.stat().st_size,
         equality_ids=None if ids is None else list(ids),
-        value_counts={key: rows for key in stated},
+        value_counts=dict.fromkeys(stated, rows),
         null_value_counts={key: nulls for key, (_, _, nulls) in stated.items()},
         nan_value_counts={},
         lower_bounds={key: low for key, (low, _, _) in stated.items() if low is not None},
@@ -84,9 +84,7 @@ class _Deletes(ManifestWriterV2):
         return {**super()._meta, "content": "deletes"}
 
 
-def delete_equal(
-    table: Foreign, path: Path, rows: int, ids: Sequence[int], stated: Stated | None = None
-) -> None:
+def delete_equal(table: Foreign, path: Path, rows: int, ids: Sequence[int], stated: Stated | None = None) -> None:
     """One snapshot with an equality delete file of the first spec, which reaches every file if that has no keys."""
     with table.table.transaction() as transaction:
         adding = transaction.update_snapshot().fast_append()

@@ -125,7 +125,8 @@ class Followed:
             files = table.files(Silent(), since, there.held)
         equality = files.equality(since)
         assert files.since == since and equality is not None
-        return len({path for what, path in seen if what == "manifest"}), {self._called(each.file.path) for each in equality.subjects}
+        manifests = {path for what, path in seen if what == "manifest"}
+        return len(manifests), {self._called(each.file.path) for each in equality.subjects}
 
     def is_right(self) -> bool:
         """Whether DuckDB finds the rows that are left."""

@@ -12,7 +12,7 @@ import polars as pl
 import pyarrow as pa
 import sqlalchemy as sa
 
-from bridge.model.files import Measures, Standing
+from bridge.model.files import Measures, Standing, StatsBatch
 from bridge.model.table import TableName
 from bridge.model.types import ColumnType, FieldId
 from converters import storage
@@ -50,7 +50,7 @@ class HeldTable:
         """What the catalog says of some columns in its live data files."""
         with session(self.place) as opened:
             files, rows = _measured(opened, self._id(opened), [int(each) for each in types])
-        found = []
+        found = list[StatsBatch]()
         with closing(quiet.connect()) as connection:
             connection.execute("SET TimeZone = 'UTC'")
             for field, type_ in types.items():
