@@ -9,14 +9,14 @@ from enum import Enum
 from typing import Any, Protocol, runtime_checkable
 
 from bridge.model.expiry import Endings
-from bridge.model.files import FileProblem, Files, Standing
+from bridge.model.files import FileProblem, Files, Measures, Standing
 from bridge.model.findings import Finding
 from bridge.model.objects import Objects, SourceObject
 from bridge.model.options import Options
 from bridge.model.rewrite import Equality, FileRewrite, WrittenFiles
 from bridge.model.rewrite import Target as TargetFiles
 from bridge.model.table import Table, TableName
-from bridge.model.types import Field, FieldId
+from bridge.model.types import ColumnType, Field, FieldId
 
 __all__ = [
     "AdoptedTable",
@@ -72,8 +72,16 @@ class Rows(Protocol):
     def __iter__(self) -> Iterator[Any]: ...
 
 
-Held = Callable[[Sequence[str]], Standing]
-"""The state, as a target holds it, of those of some data files that it holds under their own paths."""
+class Held(Protocol):
+    """A table as a target holds it."""
+
+    def standing(self, paths: Sequence[str]) -> Standing:
+        """The state of those of some data files that it holds under their own paths."""
+        ...
+
+    def measures(self, types: Mapping[FieldId, ColumnType]) -> Measures:
+        """What it knows of some columns, with bounds in the types given."""
+        ...
 
 
 class SourceTable(Protocol):
@@ -203,8 +211,8 @@ class TargetTable:
     """What of it the source has overtaken."""
     whole: bool = False
     """Whether the next run has to look at every file, whatever it holds."""
-    standing: Held | None = None
-    """What it can tell of data files without listing them all."""
+    held: Held | None = None
+    """What it can tell of data files instead of the source."""
     updated: int | None = None
     """When it was written last, in microseconds from 1970, where it says so."""
 

@@ -36,7 +36,7 @@ class Growing:
         self._avro = fastavro
         with open(self.metadata["snapshots"][-1]["manifest-list"], "rb") as file:
             self._manifests = list(fastavro.reader(file))
-        self._written = 0
+        self._withdrawn: dict[str, Record] = {}
 
     @property
     def place(self) -> Path:
@@ -89,7 +89,13 @@ class Growing:
 
     def withdraw(self, manifest: str) -> None:
         """What a manifest lists leaves the table."""
+        [self._withdrawn[manifest]] = [each for each in self._manifests if each["manifest_path"] == manifest]
         self._commit("delete", 0, None, {}, manifest)
+
+    def restore(self, manifest: str) -> None:
+        """What was withdrawn comes back as it was, under its old sequence number."""
+        self._manifests.insert(0, self._withdrawn.pop(manifest))
+        self._commit("overwrite", 0, None, {})
 
     def equality(self, number: int, rows: Sequence[int]) -> None:
         """An equality delete by the column id, in the partition of a data file."""

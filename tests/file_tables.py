@@ -42,7 +42,14 @@ def save(path: Path, rows: Arrow, ids: Mapping[str, int], avro: Mapping[str, Any
     return path
 
 
-def _file(path: Path, rows: int, content: DataFileContent, ids: Sequence[int] | None) -> DataFile:
+Stated = Mapping[int, tuple[bytes | None, bytes | None, int]]
+"""Lower bound, upper bound and number of NULLs by column."""
+
+
+def _file(
+    path: Path, rows: int, content: DataFileContent, ids: Sequence[int] | None, stated: Stated | None = None
+) -> DataFile:
+    stated = stated or {}
     made = DataFile.from_args(
         content=content,
         file_path=str(path),
@@ -51,10 +58,11 @@ def _file(path: Path, rows: int, content: DataFileContent, ids: Sequence[int] | 
         record_count=rows,
         file_size_in_bytes=path.stat().st_size,
         equality_ids=None if ids is None else list(ids),
-        **{
-            f"{each}s": {}
-            for each in ("value_count", "null_value_count", "nan_value_count", "lower_bound", "upper_bound")
-        },
+        value_counts=dict.fromkeys(stated, rows),
+        null_value_counts={key: nulls for key, (_, _, nulls) in stated.items()},
+        nan_value_counts={},
+        lower_bounds={key: low for key, (low, _, _) in stated.items() if low is not None},
+        upper_bounds={key: high for key, (_, high, _) in stated.items() if high is not None},
     )
     made.spec_id = 0
     return made
@@ -76,7 +84,7 @@ class _Deletes(ManifestWriterV2):
         return {**super()._meta, "content": "deletes"}
 
 
-def delete_equal(table: Foreign, path: Path, rows: int, ids: Sequence[int]) -> None:
+def delete_equal(table: Foreign, path: Path, rows: int, ids: Sequence[int], stated: Stated | None = None) -> None:
     """One snapshot with an equality delete file of the first spec, which reaches every file if that has no keys."""
     with table.table.transaction() as transaction:
         adding = transaction.update_snapshot().fast_append()
@@ -86,7 +94,7 @@ def delete_equal(table: Foreign, path: Path, rows: int, ids: Sequence[int]) -> N
             return _Deletes(first, schema, adding.new_manifest_output(), adding.snapshot_id, "deflate")
 
         adding.new_manifest_writer = writer  # type: ignore[method-assign]  # PyIceberg writes no delete manifests
-        adding.append_data_file(_file(path, rows, DataFileContent.EQUALITY_DELETES, ids))
+        adding.append_data_file(_file(path, rows, DataFileContent.EQUALITY_DELETES, ids, stated))
         adding.commit()
 
 

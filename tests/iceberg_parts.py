@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from unittest.mock import patch
@@ -11,9 +11,10 @@ from unittest.mock import patch
 import polars as pl
 import pyarrow as pa
 
-from bridge.model.files import Files, Standing, live_rows
+from bridge.model.files import Files, Measures, Standing, StatsBatch, live_rows
 from bridge.model.options import Options
-from bridge.ports import Held, Silent
+from bridge.model.types import ColumnType, FieldId
+from bridge.ports import Silent
 from converters import storage
 from converters.iceberg.manifests import list_manifests
 from converters.iceberg.reader import open_source
@@ -21,23 +22,44 @@ from converters.iceberg.recent import untouched
 from converters.spark.wiring import open_engine
 from tests.lake_parts import bounds, changes
 
-__all__ = ["Part", "holding", "opened", "partial_readings", "resolved"]
+__all__ = ["Holding", "Part", "opened", "partial_readings", "resolved"]
 
 
-def holding(whole: Files, since: int) -> Held:
+@dataclass(frozen=True)
+class Holding:
     """What a target holds that was brought to a commit."""
 
-    def held(paths: Sequence[str]) -> Standing:
-        rows = [
+    whole: Files
+    since: int
+
+    def _live(self) -> list[tuple[int, str, int]]:
+        return [
             (number, row["path"], row["record_count"])
-            for number, row in enumerate(whole.table.to_pylist())
-            if row["path"] in paths and row["begin"] <= since and (row["end"] is None or row["end"] > since)
+            for number, row in enumerate(self.whole.table.to_pylist())
+            if row["begin"] <= self.since and (row["end"] is None or row["end"] > self.since)
         ]
+
+    def measures(self, types: Mapping[FieldId, ColumnType]) -> Measures:
+        """What the source says itself."""
+        live = self._live()
+        numbers = pl.DataFrame({"was": [number for number, _, _ in live], "now": range(len(live))})
+        numbers = numbers.with_columns(pl.all().cast(pl.Int64))
+        found = []
+        for batch in self.whole.stats():
+            if batch.field in types:
+                rows = pl.DataFrame(batch.table).join(numbers, left_on="file", right_on="was")
+                rows = rows.select(pl.col("now").alias("file"), pl.exclude("file", "now"))
+                found.append(StatsBatch(batch.field, rows.to_arrow(), batch.exact))
+        return Measures(pa.table({"path": pa.array([path for _, path, _ in live], pa.string())}), found)
+
+    def standing(self, paths: Sequence[str]) -> Standing:
+        """Of some files."""
+        rows = [each for each in self._live() if each[1] in paths]
         place = {number: at for at, (number, _, _) in enumerate(rows)}
         gone = [
             (place[each["file"]], each["position"])
-            for each in whole.deletes.to_pylist()
-            if each["file"] in place and each["begin"] <= since
+            for each in self.whole.deletes.to_pylist()
+            if each["file"] in place and each["begin"] <= self.since
         ]
         return Standing(
             pa.table({
@@ -49,8 +71,6 @@ def holding(whole: Files, since: int) -> Held:
                 "position": pa.array([position for _, position in gone], pa.int64()),
             }),
         )  # fmt: skip
-
-    return held
 
 
 @contextmanager
@@ -96,7 +116,7 @@ def partial_readings(place: str, options: Options, last: int | None = None) -> l
     listing = list_manifests(table._source)
     for since in range(0 if last is None else max(0, count - last), count):
         with opened() as seen:
-            part = table.files(Silent(), since, holding(whole, since))
+            part = table.files(Silent(), since, Holding(whole, since))
         old = untouched(listing, since, count).filter(pl.col("path").is_in([path for _, path in seen]))
         found.append(Part(since, part.since is not None, tuple(old["content"].sort())))
         if part.since is None:

@@ -8,6 +8,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
@@ -15,8 +16,9 @@ from typing import Any
 import pytest
 
 import bridge
-from bridge.cli.told import lines
+from bridge.cli.told import kept, lines
 from bridge.mirroring.expiry import Danger, Expiring
+from bridge.mirroring.pair import State
 from bridge.mirroring.status import status
 from converters.iceberg.retention import retention_of
 from tests.mirror_steps import Life
@@ -111,6 +113,14 @@ def test_a_warning_is_said_once_until_it_changes(mirrored: Mirrored) -> None:
     [warning] = [json.loads(each) for each in said[0] if json.loads(each)["level"] == "warning"]
     assert warning["expiring"] == "now" and "use 1 data files" in warning["message"] and warning["hint"]
     assert said[1] == []
+    # the table fails, is left aside for a while, and is looked at again
+    [stated] = rounds[1].tables
+    failed = replace(stated, state=State.UNREACHABLE, expiring=None)
+    last, warnings = kept(rounds[1], None), list[str]()
+    for each in (replace(rounds[1], tables=(failed,)), replace(rounds[1], tables=(), aside=(failed,)), rounds[1]):
+        warnings += [line for line in lines(each, "json", str, last) if json.loads(line)["level"] == "warning"]
+        last = kept(each, last)
+    assert warnings == []
     life.table.maintenance.expire_snapshots().by_ids([int(life.line[0])]).commit()
     life.table = life.catalog.load_table(life.name)
     again = mirrored.round()

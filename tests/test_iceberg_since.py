@@ -14,6 +14,7 @@ from bridge.mirroring.pair import Pair
 from bridge.mirroring.rounds import catch_up
 from bridge.model.paths import PathMap
 from bridge.ports import Silent
+from converters.iceberg import files as iceberg_files
 from tests.iceberg_parts import Part, opened, partial_readings
 from tests.support import ROOT, case, lake_rows
 from tests.test_mirror import Mirrored, does
@@ -99,14 +100,35 @@ def test_small_deletes_open_nothing_that_they_do_not_concern(
     growing.check(41, growing.metadata["last-sequence-number"] - 5)
 
 
-@pytest.mark.parametrize("version", [2, 3])
+def test_of_a_partition_that_many_manifests_span_those_are_read_that_list_a_file_with_the_key(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    growing = made(monkeypatch, tmp_path, 400, 100, (5, 370))
+    spans = [growing.manifests[-1][0], growing.manifests[-4][0]]  # the last one goes on with the first days
+    growing.equality(5, [4])
+    growing.save()
+    read, entries = list[str](), iceberg_files.entries
+
+    def noted(manifests: Any, path_map: PathMap) -> Any:
+        read.extend(manifests["path"])
+        return entries(manifests, path_map)
+
+    monkeypatch.setattr(iceberg_files, "entries", noted)
+    [part] = partial_readings(str(growing.home), bridge.Options(check_files="none"), 2)[:1]
+    assert part.partial and set(spans) <= set(read[:5])
+    assert read[5:7] == [growing.manifests[0][0], spans[0]], "after everything"
+
+
+@pytest.mark.parametrize(("version", "partitioned"), [(2, True), (3, True), (2, False), (3, False)])
 @pytest.mark.parametrize("seed", [1, *(pytest.param(each, marks=pytest.mark.exhaustive) for each in range(2, 20))])
 def test_deletes_that_come_and_go_are_read_as_with_everything(
-    seed: int, version: int, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    seed: int, version: int, partitioned: bool, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     """Deletes of every kind, also taken back; files that leave, and come under the sequence number of before."""
     growing, dice = made(monkeypatch, tmp_path, 2, 1, (0, 1)), random.Random(seed)
     files, vectors = {0: "", 1: ""}, dict[int, tuple[str, set[int]]]()
+    if not partitioned:
+        growing.metadata["partition-specs"][0]["fields"] = []
     # what is there begins anew, so that any of it can leave
     for manifest, _ in growing.manifests:
         growing.withdraw(manifest)
@@ -115,11 +137,12 @@ def test_deletes_that_come_and_go_are_read_as_with_everything(
     for number in (0, 1, 365):  # the first and the last are of one day
         growing.append(number)
         files[number] = growing.manifests[0][0]
-    found: list[Part] = []
+    found, undone = list[Part](), list[str]()
     for step in range(24):
         number, rows = dice.choice(sorted(files)), {dice.randrange(12) for _ in range(3)}
         deletes = [path for path, content in growing.manifests if content]
-        match dice.choice(["append", "leave", "back", "positions", "scoped", "vector", "vector", "equality", "undo"]):
+        kinds = ["append", "leave", "back", "positions", "scoped", "vector", "vector", "equality", "undo", "redo"]
+        match dice.choice(kinds):
             case "append":
                 number = max(files) + 365
                 growing.append(number)
@@ -139,8 +162,11 @@ def test_deletes_that_come_and_go_are_read_as_with_everything(
                 vectors[number] = growing.vector(number, sorted(rows), path), rows
             case "equality":
                 growing.equality(number, sorted(rows))
+            case "redo" if undone:
+                growing.restore(undone.pop())
             case "undo" if deletes:
                 growing.withdraw(path := dice.choice(deletes))
+                undone += [path] * (path not in {each for each, _ in vectors.values()})
                 vectors = {each: value for each, value in vectors.items() if value[0] != path}
         if step % 3 == 2:
             growing.save()

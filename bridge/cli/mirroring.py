@@ -133,7 +133,7 @@ def _follow(pairs: tuple[Pair, ...], once: bool, run: dict[str, Any], hidden: Hi
     def tell(each: Round) -> None:
         render.say(*told.lines(each, run["log_format"], hidden.blot, last.get(id(each.pair))))
         if each.error is None:
-            last[id(each.pair)] = each
+            last[id(each.pair)] = told.kept(each, last.get(id(each.pair)))
         if metrics is not None:
             try:
                 metrics.told(each)

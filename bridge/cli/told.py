@@ -5,13 +5,14 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from datetime import datetime, timezone
 from typing import Any
 
 from bridge.mirroring.expiry import Expiring
 from bridge.mirroring.pair import TROUBLE, Round, State, TableOutcome
 
-__all__ = ["line", "lines"]
+__all__ = ["kept", "line", "lines"]
 
 _PLAIN = re.compile(r"[^\s\"'=\\]+")
 
@@ -43,6 +44,17 @@ def lines(told: Round, form: str, blot: Callable[[str], str], before: Round | No
         said = {"state": "failed", "exit_code": error.exit_code, "message": error.message, "hint": error.hint}
         found.append({**start, "level": "error", **{key: value for key, value in said.items() if value != ""}})
     return [line(each, form, blot) for each in found]
+
+
+def kept(told: Round, before: Round | None) -> Round:
+    """What to know of a round when the next one is told: tables that it left aside too, and of those in trouble, which
+    are not looked at whole, what was known `before`."""
+    known = {each.source: each.expiring for each in before.tables} if before is not None else {}
+    tables = [
+        replace(each, expiring=each.expiring or known.get(each.source)) if each.state in TROUBLE else each
+        for each in (*told.tables, *told.aside)
+    ]
+    return replace(told, tables=tuple(tables), aside=())
 
 
 def _mark(each: TableOutcome) -> tuple[str, str] | None:

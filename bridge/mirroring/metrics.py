@@ -85,14 +85,13 @@ class Metrics:
         if each.error is None:  # a table that is gone leaves no number behind
             for name in _LOOKED_AT:
                 self._values[name] = {key: value for key, value in self._values[name].items() if key[0] != pair}
-        for table in (*each.tables, *each.aside):
-            key = (pair, self._blot(str(table.source)))
+        keyed = [((pair, self._blot(str(table.source))), table) for table in (*each.tables, *each.aside)]
+        for key, table in keyed:
             self._values["lag_commits"][key] = table.behind
             self._values["lag_seconds"][key] = table.behind_seconds
             for state in State:
                 self._values["table_state"][(*key, state.value)] = float(state is table.state)
-        for table in each.tables:
-            key = (pair, self._blot(str(table.source)))
+        for key, table in keyed[: len(each.tables)]:
             self._add("commits_applied_total", key, table.commits)
             self._add("files_registered_total", key, table.files)
             self._add("bytes_total", key, table.bytes)

@@ -175,6 +175,6 @@ def _verdict(table: Table, held: TargetTable | None, options: Options) -> _Verdi
 
 def _pending(source: SourceTable, base: int, held: TargetTable | None, progress: ProgressSink) -> tuple[int, int]:
     """Data files that came after a commit index, and their bytes; a file that came twice counts once."""
-    table = source.files(progress, base if base >= 0 else None, held.standing if held is not None else None).table
+    table = source.files(progress, base if base >= 0 else None, held.held if held is not None else None).table
     new = table.filter(pc.greater(table.column("begin"), base)).group_by("path").aggregate([("size", "max")])
     return new.num_rows, pc.sum(new.column("size_max")).as_py() or 0

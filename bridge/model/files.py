@@ -18,7 +18,17 @@ from bridge.model.mapping import NameMapping
 from bridge.model.rewrite import DataFile, Equality
 from bridge.model.types import FieldId
 
-__all__ = ["DATA_FILES", "DELETED_ROWS", "FileProblem", "Files", "Rearranged", "Standing", "StatsBatch", "live_rows"]
+__all__ = [
+    "DATA_FILES",
+    "DELETED_ROWS",
+    "FileProblem",
+    "Files",
+    "Measures",
+    "Rearranged",
+    "Standing",
+    "StatsBatch",
+    "live_rows",
+]
 
 DATA_FILES = pa.schema(
     [
@@ -66,6 +76,15 @@ class Standing:
 
     files: pa.Table
     deletes: pa.Table
+
+
+@dataclass(frozen=True, slots=True)
+class Measures:
+    """What a target knows of some columns in all data files of its newest state: `files` (path, NULL for those that
+    were written for the target) and statistics by row number of `files`, none where it knows nothing."""
+
+    files: pa.Table
+    stats: Sequence[StatsBatch]
 
 
 @dataclass(frozen=True, slots=True)

@@ -75,7 +75,7 @@ def _files(opened: SourceTable, there: TargetTable | None, options: Options, pro
     """All files, or what came after the commit that the target holds."""
     table, mark = opened.table, None if there is None else there.bookmark
     try:
-        held = None if there is None else there.standing
+        held = None if there is None else there.held
         files = opened.files(progress, _since(table, there, options), held)
         return table, files, mark is not None and _lost(table, mark)
     except Expired:

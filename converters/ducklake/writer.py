@@ -8,7 +8,6 @@ import shlex
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
-from functools import partial
 
 import numpy as np
 import pyarrow.compute as pc
@@ -34,7 +33,7 @@ from converters.ducklake.catalog.history import snapshot_ids
 from converters.ducklake.catalog.moves import drop_table, move_tables
 from converters.ducklake.catalog.objects import held_objects, schema_of, standing
 from converters.ducklake.catalog.session import Place, Session, exists, parse_place, session, with_retry
-from converters.ducklake.catalog.standing import live_state
+from converters.ducklake.catalog.standing import HeldTable
 from converters.ducklake.columns import column_rows
 from converters.ducklake.extensions import connect, needed, packaged
 from converters.ducklake.fitting import fit_objects
@@ -116,7 +115,7 @@ class DuckLakeTarget:
                     continue
                 bookmark = reads.bookmark(opened, match.id) if match.id >= 0 else None
                 held_as = TableName(() if match.schema == "main" else (match.schema,), match.name)
-                found[name] = TargetTable(held_as, bookmark, standing=partial(self.standing, held_as))
+                found[name] = TargetTable(held_as, bookmark, held=HeldTable(self.place, self.data_path, held_as))
         return found
 
     def taken(self, source: str) -> Sequence[TargetTable]:
@@ -345,11 +344,8 @@ class DuckLakeTarget:
             return reads.live_files(opened, found[0].id, table_folder(opened, self.data_path, name), paths, own)
 
     def standing(self, name: TableName, paths: Sequence[str] | None = None) -> Standing:
-        """The live data files, or those of some paths, and the positions deleted in them by rows of the catalog and by
-        delete files."""
-        with session(self.place) as opened:
-            [held] = [each for each in reads.live_tables(opened) if _is(each, name)]
-            return live_state(opened, held.id, table_folder(opened, self.data_path, name), paths)
+        """As the catalog and its delete files tell."""
+        return HeldTable(self.place, self.data_path, name).standing(paths)
 
     def left_out(self, path: str) -> np.ndarray:
         """As the file itself notes it."""

@@ -223,16 +223,15 @@ def read_files(
         if reach.outlived(deletes.filter(equality & pl.col("end").is_not_null()), files, passed):
             return read_files(source, check, progress)
         if len(came):
-            more, keys = (
-                reach.concerned(came, passed, listing.manifests, source),
-                _Spool(reach.keys_of(came, spool.types)),
-            )
-            read.add(more, keys)
+            keys = reach.keys_of(came, listing.manifests, source)
+            more, alone = reach.unread(came, keys, since, passed, read.core["path"], listing.manifests, source, held)
+            bounds = _Spool(keys.types)
+            read.add(more, bounds)
             passed = passed.join(more, on="manifest", how="anti")
             files, deletes = read.live()
-            reached = reach.concerning(came, files, listing.manifests, source, (spool, keys))
+            reached = pl.concat([reach.concerning(came, keys, files, source, (spool, bounds)), alone])
         positions = deletes.filter(~equality)
-        told = recent.settled(files, positions, since, passed, source, held, reached["path"], progress)
+        told = recent.settled(files, positions, since, passed, source, held, reached, progress)
         if told is None:
             read.add(passed)
             passed = passed.clear()
@@ -308,7 +307,7 @@ def read_files(
         pl.col("file").replace_strict(mapped.of_file, default=None, return_dtype=pl.Int32).alias("mapping")
     )
     rows = files.select("file", "entry", "begin")
-    rewriting = Rewriting(source, listing, files, deleted, every)
+    rewriting = Rewriting(source, listing, files, deleted, every, None if since is None else reached["path"])
     found = IcebergFiles(
         *_arrow(files, deleted), rows, problems, findings, spool, absent_until, remeasured, mapped, rewriting, since
     )

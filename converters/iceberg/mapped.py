@@ -215,7 +215,8 @@ class MappedFiles:
         to a new column. Merge and rewrite of DuckDB 1.5.5 read a file with the columns of the snapshot in which it
         begins and would lose that one, so the file has to begin anew with the column."""
         commits = self._table.commits
-        had = [_ids(self._table.schemas[commit.schema]) for commit in commits] + [_ids(self._table.schema)]
+        of_schema = {id_: _ids(schema) for id_, schema in self._table.schemas.items()}
+        had = [of_schema[commit.schema] for commit in commits] + [_ids(self._table.schema)]
         files: dict[tuple[int, int], list[int]] = defaultdict(list)
         for file, number in self._found.of_file.items():
             begin, live = self._live[file]

@@ -1,7 +1,8 @@
 """Which manifests and data files equality deletes can concern, told without opening a data file.
 
 A delete applies to older data files, of every spec when its own is unpartitioned, else of its partition. Where the
-bounds of a key column have nothing in common no row of the file has such a key (specification, "Scan Planning").
+bounds of a key column have nothing in common no row of the file has such a key (specification, "Scan Planning"). Of
+files that a target holds the target knows the bounds, so that no manifest needs to be read for them.
 """
 
 from __future__ import annotations
@@ -12,17 +13,19 @@ from typing import Any, Protocol
 
 import polars as pl
 
+from bridge.errors import BridgeError, Unanswered
 from bridge.model.layout import Bucket, PartitionField, Simple, Truncate
 from bridge.model.paths import apply_map
 from bridge.model.schema import walk
 from bridge.model.types import ColumnType, Decimal, FieldId, Leaf, Time, Timestamp
+from bridge.ports import Held
 from converters import storage
-from converters.iceberg.avro import read_records
+from converters.iceberg.avro import mentions, read_records
 from converters.iceberg.manifests import STATS_MAPS, entries
 from converters.iceberg.metadata import IcebergTable
 from converters.iceberg.stats import decode, leaf_types
 
-__all__ = ["Bounds", "concerned", "concerning", "keys_of", "outlived"]
+__all__ = ["Bounds", "Keys", "concerning", "keys_of", "outlived", "unread"]
 
 _FAR = 1 << 62
 
@@ -33,6 +36,15 @@ class Bounds(Protocol):
     def every(self, field: FieldId) -> Iterator[pl.DataFrame]:
         """(entry, nulls, lower, upper)."""
         ...
+
+
+@dataclass(frozen=True, slots=True)
+class Keys:
+    """The key columns whose bounds order as the values do, with their types; and by delete file and key column what it
+    says of that: one row (lower, upper, nulls). Where it says nothing every value may be in it."""
+
+    types: Mapping[FieldId, ColumnType]
+    stated: Mapping[tuple[str, FieldId], pl.DataFrame]
 
 
 def outlived(deletes: pl.DataFrame, files: pl.DataFrame, passed: pl.DataFrame) -> bool:
@@ -46,10 +58,22 @@ def outlived(deletes: pl.DataFrame, files: pl.DataFrame, passed: pl.DataFrame) -
     return False
 
 
-def keys_of(deletes: pl.DataFrame, types: Mapping[FieldId, ColumnType]) -> dict[FieldId, ColumnType]:
-    """The key columns whose bounds order as the values do."""
+def keys_of(deletes: pl.DataFrame, manifests: pl.DataFrame, source: IcebergTable) -> Keys:
+    """What the manifests of equality deletes say of their key columns."""
     ids = {int(each) for row in deletes["equality_ids"].to_list() for each in row or ()}
-    return {field: type_ for field, type_ in types.items() if int(field) in ids and _is_ordered(type_)}
+    leaves = leaf_types(source.table.schemas.values())
+    types = {field: type_ for field, type_ in leaves.items() if int(field) in ids and _is_ordered(type_)}
+    stated: dict[tuple[str, FieldId], pl.DataFrame] = {}
+    theirs = manifests.filter(pl.col("manifest").is_in(deletes["manifest"].unique().implode()))
+    for frame in entries(theirs, source.path_map):
+        if isinstance(frame, tuple):
+            continue
+        rows = frame.filter(pl.col("content") == 2).with_row_index("entry").with_columns(pl.col("entry").cast(pl.Int64))
+        for field, table in decode(rows.select("entry", *STATS_MAPS), types):
+            known = pl.DataFrame(table).join(rows.select("entry", "path"), on="entry").drop_nulls(["lower", "upper"])
+            for (path,), one in known.group_by("path"):
+                stated[str(path), field] = one.select("lower", "upper", "nulls").head(1)
+    return Keys(types, stated)
 
 
 def _is_ordered(type_: ColumnType) -> bool:
@@ -60,7 +84,81 @@ def _is_ordered(type_: ColumnType) -> bool:
             return False
 
 
-def concerned(
+def unread(
+    deletes: pl.DataFrame,
+    keys: Keys,
+    since: int,
+    passed: pl.DataFrame,
+    read: pl.Series,
+    manifests: pl.DataFrame,
+    source: IcebergTable,
+    held: Held,
+) -> tuple[pl.DataFrame, pl.DataFrame]:
+    """What deletes that came after commit `since` can concern in manifests that were `passed` over: those manifests
+    that must be read to tell, and the files (path, begin) for which the target's word is enough. The paths of what the
+    others list are `read`."""
+    more, alone = _concerned(deletes, passed, manifests, source), pl.DataFrame(schema=_FILES)
+    if not len(more) or not keys.stated:
+        return more, alone
+    suspects = _suspects(deletes, keys, held)
+    if suspects.null_count():  # what was written for the target stands for a file whose path it does not tell
+        return more, alone
+    suspects = suspects.filter(~suspects.is_in(read.implode()))
+    plain = all(not source.table.specs[each].fields for each in more["spec"].unique())
+    if plain and (deletes["sequence"] > source.snapshots[since].sequence).all():
+        return more.clear(), pl.DataFrame({"path": suspects, "begin": since}, schema=_FILES)
+    return _listing(more, suspects), alone
+
+
+_FILES = {"path": pl.String, "begin": pl.Int64}
+
+
+def _suspects(deletes: pl.DataFrame, keys: Keys, held: Held) -> pl.Series:
+    """The paths of the files that a target holds of which a row may have a key that is deleted, by its statistics."""
+    told = held.measures(keys.types)
+    files = pl.DataFrame(told.files).with_row_index("file").with_columns(pl.col("file").cast(pl.Int64))
+    bounds: dict[FieldId, list[pl.DataFrame]] = {}
+    for batch in told.stats:
+        known = pl.DataFrame(batch.table).select("file", "nulls", "lower", "upper")
+        bounds.setdefault(batch.field, []).append(known)
+    every = {field: pl.concat(frames) for field, frames in bounds.items()}
+    chosen = [_possible(files, "file", row, keys, every) for row in deletes.rows(named=True)]
+    return pl.concat([files.clear(), *chosen]).unique("file")["path"]
+
+
+def _possible(
+    files: pl.DataFrame, id_: str, delete: Mapping[str, Any], keys: Keys, bounds: Mapping[FieldId, pl.DataFrame]
+) -> pl.DataFrame:
+    """The files of which a row may have a key that is deleted. `bounds` tell of some, by a column `id_`."""
+    for field, known in bounds.items():
+        own = keys.stated.get((delete["path"], field))
+        if own is None or int(field) not in delete["equality_ids"] or own.schema["lower"] != known.schema["lower"]:
+            continue
+        pairs = known.join(own.select(low="lower", high="upper", none="nulls"), how="cross")
+        apart = (pl.col("lower") > pl.col("high")) | (pl.col("upper") < pl.col("low"))
+        files = files.join(
+            pairs.filter(apart & ((pl.col("none") == 0) | (pl.col("nulls") == 0))).select(id_), on=id_, how="anti"
+        )
+    return files
+
+
+def _listing(manifests: pl.DataFrame, paths: pl.Series) -> pl.DataFrame:
+    """Those manifests that may list one of some files; they hold paths as they were written, which end alike."""
+    names = {path.rsplit("/", 1)[-1] for path in paths}
+
+    def lists(path: str, encrypted: bool) -> bool:
+        try:
+            return encrypted or mentions(storage.read(path, "manifest"), names)
+        except Unanswered:
+            raise
+        except (BridgeError, ValueError):
+            return True  # whoever reads it says what is wrong
+
+    kept = storage.parallel(lambda row: lists(*row), manifests.select("path", "encrypted").iter_rows())
+    return manifests.filter(pl.Series(kept, dtype=pl.Boolean))
+
+
+def _concerned(
     deletes: pl.DataFrame, passed: pl.DataFrame, manifests: pl.DataFrame, source: IcebergTable
 ) -> pl.DataFrame:
     """The manifests of data files, of those that were `passed` over, that may list one that a delete applies to."""
@@ -128,51 +226,14 @@ def _number(bound: bytes | None) -> int | None:
 
 
 def concerning(
-    deletes: pl.DataFrame, files: pl.DataFrame, manifests: pl.DataFrame, source: IcebergTable, known: Sequence[Bounds]
+    deletes: pl.DataFrame, keys: Keys, files: pl.DataFrame, source: IcebergTable, known: Sequence[Bounds]
 ) -> pl.DataFrame:
     """The data files (path, begin) of which a row may have a key that is deleted, by the bounds that are `known`."""
-    types = keys_of(deletes, leaf_types(source.table.schemas.values()))
-    keys = _delete_bounds(deletes, manifests, source, types)
-    bounds = {field: pl.concat(found) for field in types if (found := [b for each in known for b in each.every(field)])}
+    bounds = {f: pl.concat(found) for f in keys.types if (found := [b for each in known for b in each.every(f)])}
     chosen = [files.clear()]
     for row in deletes.rows(named=True):
         older = (pl.col("sequence") < row["sequence"]) & (pl.col("begin") < (row["end"] or _FAR))
         reached = pl.col("end").is_null() | (pl.col("end") > row["begin"])
         here = pl.lit(not source.table.specs[row["spec"]].fields) | (pl.col("spec") == row["spec"])
-        mine = files.filter(older & reached & here)
-        for field, frame in bounds.items():
-            own = keys.get((row["path"], field))
-            if own is None or int(field) not in row["equality_ids"]:
-                continue
-            apart = (pl.col("lower") > own.upper) | (pl.col("upper") < own.lower)
-            if not own.no_nulls:
-                apart &= pl.col("nulls") == 0
-            mine = mine.join(frame.filter(apart).select("entry"), on="entry", how="anti")
-        chosen.append(mine)
+        chosen.append(_possible(files.filter(older & reached & here), "entry", row, keys, bounds))
     return pl.concat(chosen).select("path", "begin").unique()
-
-
-@dataclass(frozen=True, slots=True)
-class _Keys:
-    """What a delete file says of a key column."""
-
-    lower: Any
-    upper: Any
-    no_nulls: bool
-
-
-def _delete_bounds(
-    deletes: pl.DataFrame, manifests: pl.DataFrame, source: IcebergTable, types: Mapping[FieldId, ColumnType]
-) -> dict[tuple[str, FieldId], _Keys]:
-    """By delete file and key column; where it says nothing of one every value may be in it."""
-    found: dict[tuple[str, FieldId], _Keys] = {}
-    theirs = manifests.filter(pl.col("manifest").is_in(deletes["manifest"].unique().implode()))
-    for frame in entries(theirs, source.path_map):
-        if isinstance(frame, tuple):
-            continue
-        rows = frame.filter(pl.col("content") == 2).with_row_index("entry").with_columns(pl.col("entry").cast(pl.Int64))
-        for field, table in decode(rows.select("entry", *STATS_MAPS), types):
-            stated = pl.DataFrame(table).join(rows.select("entry", "path"), on="entry")
-            for each in stated.drop_nulls(["lower", "upper"]).iter_rows(named=True):
-                found[each["path"], field] = _Keys(each["lower"], each["upper"], each["nulls"] == 0)
-    return found

@@ -74,14 +74,15 @@ def settled(
     passed: pl.DataFrame,
     source: IcebergTable,
     held: Held,
-    reached: pl.Series,
+    reached: pl.DataFrame,
     progress: ProgressSink,
 ) -> tuple[pl.DataFrame, pl.DataFrame] | None:
     """The files, with those that the manifests that were `passed` over list and that lost rows since, and the deleted
     positions; None where that cannot be told without these manifests.
 
     `held` tells which positions of a file are deleted at commit `since`. What is told must only add to them: where one
-    would come back, a delete that was not read may forbid that. Files that are `reached` may lose more rows.
+    would come back, a delete that was not read may forbid that. Files that are `reached` (path, begin) may lose more
+    rows.
     """
     table, sequence = source.table, source.snapshots[since].sequence
     back, (came, went) = aged(files, since, sequence)["path"], moves(since)
@@ -100,7 +101,7 @@ def settled(
     named = _named(found, gone.filter(_VECTOR)).filter(_moved(since))
     concerned = _concerned(named, files, since)
     before = files.filter(~came)
-    asked = pl.concat([concerned["path"], before.filter(pl.col("path").is_in(reached.implode()))["path"]])
+    asked = pl.concat([concerned["path"], reached.filter(~came)["path"]])
     if (deletes["begin"] <= since).any() or (passed["content"] != 0).any():  # what lived of a file ends with it
         asked = pl.concat([asked, before.filter(pl.col("end").is_not_null())["path"]])
     asked = asked.unique().sort()
@@ -152,7 +153,7 @@ def _state(held: Held, paths: Sequence[str]) -> tuple[pl.DataFrame, pl.DataFrame
         return pl.DataFrame(schema={"place": pl.Int64, "path": pl.String, "record_count": pl.Int64}), pl.DataFrame(
             schema=nothing
         )
-    standing = held(paths)
+    standing = held.standing(paths)
     files, deletes = pl.DataFrame(standing.files), pl.DataFrame(standing.deletes)
     return (
         files.with_row_index("place").with_columns(pl.col("place").cast(pl.Int64)),

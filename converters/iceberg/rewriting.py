@@ -9,6 +9,7 @@ import pyarrow as pa
 
 from bridge.model.layout import Simple
 from bridge.model.rewrite import DataFile, Equality, EqualityDeletes, Name, Subject
+from converters import storage
 from converters.deletes.windows import overlap, settle
 from converters.iceberg.manifests import Listing, partitions
 from converters.iceberg.metadata import IcebergTable
@@ -20,7 +21,8 @@ __all__ = ["Rewriting"]
 
 class Rewriting:
     """The files as the manifests list them: `files` by row number, `deleted` the positions known so far, `deletes` the
-    entries of all delete files with their live intervals."""
+    entries of all delete files with their live intervals. Equality deletes apply to the files that are `reached`, where
+    that is told: the paths of some, also of files of no partition that only the target told of (manifest NULL)."""
 
     def __init__(
         self,
@@ -29,11 +31,13 @@ class Rewriting:
         files: pl.DataFrame,
         deleted: pl.DataFrame,
         deletes: pl.DataFrame,
+        reached: pl.Series | None,
     ) -> None:
         self._source = source
         self._listing = listing
         self._files = files
         self._deleted = deleted
+        self._reached = reached
         self._equality = deletes.filter(
             (pl.col("content") == 2) & (pl.col("end").is_null() | (pl.col("end") > listing.first))
         )
@@ -69,10 +73,11 @@ class Rewriting:
         table, names = self._source.table, self._names()
         newest = int(wanted["sequence"].max())  # type: ignore[arg-type]  # there are rows
         files = self._files.filter(
-            pl.col("manifest").is_not_null()  # else only the target told of it, and no delete by values concerns it
+            (pl.lit(True) if self._reached is None else pl.col("path").is_in(self._reached.implode()))
             & (pl.col("sequence") < newest)
             & (pl.col("end").is_null() | (pl.col("end") > first))
-        ).unique("path", maintain_order=True)
+        )
+        files = _measured(files.unique("path", maintain_order=True))
         values = self._partitions(pl.concat([files.select("path", "manifest"), wanted.select("path", "manifest")]))
         sources = self._sources(files, values)
         subjects = [
@@ -112,8 +117,17 @@ class Rewriting:
     def _partitions(self, rows: pl.DataFrame) -> dict[str, list[object]]:
         """The partition values of files, by path."""
         paths = dict(self._listing.manifests.select("manifest", "path").iter_rows())
-        found: dict[str, list[object]] = {}
-        for (manifest,), group in rows.group_by("manifest", maintain_order=True):
+        listed = pl.col("manifest").is_not_null()
+        found: dict[str, list[object]] = {path: [] for path in rows.filter(~listed)["path"]}
+        for (manifest,), group in rows.filter(listed).group_by("manifest", maintain_order=True):
             stored = partitions(paths[manifest], self._source.path_map, group["path"].to_list())
             found.update({path: list(values.values()) for path, values in stored.items()})
         return found
+
+
+def _measured(files: pl.DataFrame) -> pl.DataFrame:
+    """With the sizes of those that only the target told of."""
+    told = files.filter(pl.col("manifest").is_null())["path"].to_list()
+    real = pl.DataFrame({"path": told, "real": storage.sizes(told)}, schema={"path": pl.String, "real": pl.Int64})
+    size = pl.when(pl.col("manifest").is_null()).then("real").otherwise("size").alias("size")
+    return files.join(real, on="path", how="left", maintain_order="left").with_columns(size).drop("real")
