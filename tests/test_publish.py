@@ -6,6 +6,7 @@ import json
 import shutil
 import subprocess
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -932,20 +933,66 @@ def test_a_partition_key_that_was_dropped_is_in_no_manifest(lake: Lake, tmp_path
     assert judge_iceberg([lake.expected()], ["pyiceberg", "duckdb"], tmp_path / "judge") == []
 
 
+# values that JSON spells its own way
+MADE_JSON = {
+    "DOUBLE": ("1", "-0.0", "1e16", "1e300", "0.00001", "'nan'", "'-inf'", "5e-324"),
+    "FLOAT": ("0.1", "'-0.0'", "1e30"),
+    "HUGEINT": ("9007199254740993", "-7"),
+    "UHUGEINT": ("9007199254740993",),
+    "DECIMAL(9,2)": ("1.50", "-0.05", "2"),
+    "DECIMAL(17,3)": ("12345678901234.500",),
+    "DATE": ("'2024-01-01'",),
+    "TIMESTAMP_NS": ("'2024-02-29 10:34:56.789012345'",),
+    "BLOB": ("'q\"\\xFF'",),
+    "UUID": ("'6f1e3b0a-7d0c-4a55-9c1b-0123456789ab'",),
+    "VARIANT": ("'text'::VARCHAR", "[1, NULL]"),
+    "INTEGER": ("1",),
+    "VARCHAR": ("'[ 1 ]'",),
+}
+
+
 @pytest.mark.slow
-def test_a_column_that_became_json_or_variant_is_blocked_where_its_older_files_say_something_else(lake: Lake) -> None:
-    kinds = (("d", "DATE"), ("i", "INTEGER"), ("s", "VARCHAR"), ("v", "TIMETZ"), ("w", "INTEGER"))
+def test_columns_that_became_json_hold_what_the_lake_shows(lake: Lake, tmp_path: Path) -> None:
+    """Of rows in a file and of rows in the catalog, in lists too."""
+    lake.inlined = 10
+    kinds = list(enumerate(MADE_JSON.items()))
+    rows = [
+        f"({row}, {', '.join(values[row] if row < len(values) else 'NULL' for values in MADE_JSON.values())})"
+        for row in range(9)
+    ]
+    nested = [n for n, (type_, _) in kinds if type_ != "VARIANT"]
+    lists = ", ".join(f"[c{n}, NULL]" for n in nested)
     lake.do(
-        *(f"CREATE TABLE {name}(x {type_})" for name, type_ in kinds),
-        *("INSERT INTO v VALUES ('10:00:00+02')", "INSERT INTO w VALUES (1)"),
-        *(f"ALTER TABLE {name} ALTER x SET DATA TYPE VARIANT" for name in "vw"),
-        *("INSERT INTO d VALUES ('2024-01-01')", "INSERT INTO i VALUES (1)", "INSERT INTO s VALUES ('[1]')"),
-        *(f"ALTER TABLE {name} ALTER x SET DATA TYPE JSON" for name in "dis"),
+        f"CREATE TABLE t(k INTEGER, {', '.join(f'c{n} {type_}' for n, (type_, _) in kinds)})",
+        f"CREATE TABLE s AS SELECT {', '.join(f'[c{n}] AS l{n}' for n in nested)} FROM t",
+        f"INSERT INTO t VALUES {', '.join(rows + rows)}",
+        f"INSERT INTO t VALUES {', '.join(rows)}",
+        f"INSERT INTO s SELECT {lists} FROM t",
+        f"INSERT INTO s SELECT {lists} FROM t WHERE k < 3 LIMIT 9",
+        *(f"ALTER TABLE t ALTER c{n} SET DATA TYPE JSON" for n, _ in kinds),
+        *(f"ALTER TABLE s ALTER l{n} SET DATA TYPE JSON[]" for n in nested),
+        "INSERT INTO t(k, c0) VALUES (91, '{\"a\": 1}')",
+    )
+    report = lake.publish()
+    assert report.exit_code == 0 and not report.faults, [str(each.blockers) for each in report.plan.blocked]
+    made = [lake.expected(each) for each in "ts"]
+    reasons = [{code for each in plan.rewrites for code in each.reasons} for plan in report.plan.tables]
+    assert reasons == [{"physical-type", "inlined-rows"}] * 2
+    assert judge_iceberg(made, ["duckdb"], tmp_path / "judge") == []
+    assert judge_iceberg([replace(each, answers=False) for each in made], ["pyiceberg"], tmp_path / "judge") == []
+
+
+@pytest.mark.slow
+def test_columns_whose_older_values_cannot_be_written_for_good_are_blocked(lake: Lake) -> None:
+    kinds = (("v", "TIMETZ", "VARIANT"), ("w", "INTEGER", "VARIANT"), ("y", "INTERVAL", "JSON"))
+    kinds += (("z", "TIMESTAMPTZ", "JSON"),)
+    lake.do(
+        *(f"CREATE TABLE {name}(x {type_})" for name, type_, _ in kinds),
+        *("INSERT INTO v VALUES ('10:00:00+02')", "INSERT INTO w VALUES (1)", "INSERT INTO z VALUES (now())"),
+        "INSERT INTO y VALUES ('1 month')",
+        *(f"ALTER TABLE {name} ALTER x SET DATA TYPE {type_}" for name, _, type_ in kinds),
     )
     report = lake.publish()
     blocked = {each.source.name: [one.code.text for one in each.blockers] for each in report.plan.blocked}
-    assert (
-        blocked == {"d": ["type-unsupported"], "v": ["type-unsupported"]}
-        and report.exit_code == 3
-        and not report.faults
-    )
+    assert blocked == {each: ["type-unsupported"] for each in "vyz"}
+    assert report.exit_code == 3 and not report.faults

@@ -228,6 +228,8 @@ CHANGES_OF_TYPE = {
 }
 # DuckDB 1.5.5 writes these to no VARIANT in Parquet: UBIGINT for its greatest values, the others never
 NO_VARIANT = ("TIMESTAMP_S", "TIMESTAMP_MS", "TIMETZ", "TIME_NS", "INTERVAL")
+# what the lake shows follows the session's time zone, or is another text than Iceberg has already
+NO_JSON = ("TIMESTAMPTZ to JSON", "TIMETZ to JSON", "INTERVAL to JSON")
 # every type becomes JSON and VARIANT
 PAIRS = [
     (old, new)
@@ -262,8 +264,8 @@ def test_every_change_of_a_type_answers_as_the_lake_or_leaves_what_was_before(
         for place, (old, new) in enumerate(pairs):
             plan, what = plans[f"t{place}"], f"{old} to {new}"
             if plan.blockers:
-                if new == "JSON" and [each.code.text for each in plan.blockers] == ["type-unsupported"]:
-                    continue  # never a wrong answer
+                if what in NO_JSON and plan.blockers[0].code.text == "type-unsupported":
+                    continue
                 faults.append(f"{what}: {plan.blockers[0]}")
                 continue
             codes = {each.code.text for each in plan.findings}

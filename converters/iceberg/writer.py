@@ -53,7 +53,7 @@ from converters.iceberg.publish.table import Published, held_specs, prepare
 from converters.iceberg.publish.type_changes import outgrown_types
 from converters.iceberg.publish.way_back import restored
 from converters.iceberg.scanner import IcebergRows
-from converters.iceberg.type_matrix import stored_fields
+from converters.iceberg.type_matrix import given_fields
 from converters.iceberg.warehouse import Held, Home, Warehouse
 from converters.parquet.left_out import read_left_out
 from converters.storage.leftovers import all_held, discard, sweep, table_key, work_name
@@ -167,7 +167,7 @@ class IcebergTarget:
 
     def written_fields(self, table: Table) -> tuple[Field, ...]:
         """Under Iceberg's types."""
-        return stored_fields(table.all_fields)
+        return given_fields(table.all_fields)
 
     def review_files(self, table: Table, files: Files, name: TableName, options: Options) -> Sequence[FileProblem]:
         """Files that one name mapping for all would misread, and defaults that only version 3 has."""
@@ -194,7 +194,7 @@ class IcebergTarget:
         """Parquet under Iceberg's types, in a directory of the plan below the table's data."""
         return TargetFiles(
             f"{self._location(name)}/data/{OWN_DIRECTORY}{plan}",
-            stored_fields(table.all_fields),
+            given_fields(table.all_fields),
             Settings(compression="zstd"),
         )
 

@@ -140,12 +140,6 @@ def unread(metadata: Mapping[str, Any]) -> str:
     return ", ".join(sorted({word(row.iceberg) for row in rows if row.verdicts[place] is Verdict.UNKNOWN}))
 
 
-_LIKE_JSON = {
-    *(Leaf.BOOLEAN, Leaf.INT8, Leaf.INT16, Leaf.INT32, Leaf.INT64, Leaf.UINT8, Leaf.UINT16, Leaf.UINT32, Leaf.UINT64),
-    *(Leaf.JSON, Leaf.STRING),
-}
-
-
 _NO_VARIANT = {
     *(Leaf.TIMETZ, Leaf.INTERVAL, Leaf.UINT64, Time(Unit.NANO)),
     *(Timestamp(unit, utc=False) for unit in (Unit.SECOND, Unit.MILLI)),
@@ -154,18 +148,21 @@ _NO_VARIANT = {
 
 
 def _retyped(table: Table) -> Iterator[Finding]:
-    """Columns that were made JSON, whose older rows the lake shows as JSON values, quoted and with all digits; or
-    VARIANT, which older values cannot be written as."""
+    """Columns that were made JSON or VARIANT of what cannot be written as that once and for all."""
     newest = {each.field.id: each for each in walk(table.schema.fields) if each.field.type in (Leaf.JSON, Leaf.VARIANT)}
     for each in _leaves(table):
-        now = newest.get(each.field.id)
-        if now is None or each.field.type is now.field.type:
+        now, was = newest.get(each.field.id), each.field.type
+        if now is None:
             continue
-        json = now.field.type is Leaf.JSON
-        if each.field.type in _LIKE_JSON if json else each.field.type not in _NO_VARIANT:
+        if now.field.type is Leaf.JSON and isinstance(was, Timestamp) and was.utc:
+            why = "what the lake shows of older values follows the session's time zone"
+        elif now.field.type is Leaf.JSON and was in (Leaf.TIMETZ, Leaf.INTERVAL):
+            why = "older values are texts in Iceberg already, which JSON would quote"
+        elif now.field.type is Leaf.VARIANT and was in _NO_VARIANT:
+            why = "older values cannot be written as that"
+        else:
             continue
-        why = "older files do not hold what the lake answers" if json else "older values cannot be written as that"
-        said = f"{'.'.join(now.path)} was {word(each.field.type)} and is {word(now.field.type)} now: {why}"
+        said = f"{'.'.join(now.path)} was {word(was)} and is {word(now.field.type)} now: {why}"
         hint = "write the rows anew in a new column, or leave the table out with --exclude"
         yield Finding(Code.TYPE_UNSUPPORTED, str(table.name), said, hint)
 
