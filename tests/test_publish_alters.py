@@ -79,7 +79,7 @@ ALTERS: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
             "INSERT INTO {t} (id, st) VALUES (101, {'w': 2, 'y': '', 'x': 'x'})",
         ),
     ),
-    # PyIceberg 0.12 reads NULL lists and maps of structs as empty ones once a schema has changed: there are none
+    # PyIceberg 0.12 reads NULL lists and maps of structs as empty ones (finding type-readers): there are none
     "element_changed": (
         (
             "ALTER TABLE {t} ADD COLUMN l STRUCT(x INTEGER)[]",

@@ -403,7 +403,9 @@ class IcebergTarget:
             places = [
                 place
                 for place, commit in enumerate(write.table.commits)
-                if commit.id in kept and (since is None or place >= since)
+                # deletes before the first commit are folded into what was rewritten: of what was published earlier
+                # these files tell nothing
+                if commit.id in kept and place >= write.first and (since is None or place >= since)
             ]
             if since is not None and write.files.rest is None:
                 # what was left out is taken as it was: what is counted is what came and went since

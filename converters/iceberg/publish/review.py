@@ -18,7 +18,7 @@ from bridge.model.mapping import MappedColumn
 from bridge.model.options import Options
 from bridge.model.schema import Placed, walk
 from bridge.model.table import Table, TableName
-from bridge.model.types import ColumnType, FieldId, Leaf, Time, Timestamp, Unit
+from bridge.model.types import ColumnType, Field, FieldId, Leaf, ListOf, MapOf, Struct, Time, Timestamp, Unit
 from converters import storage
 from converters.iceberg.publish.type_changes import type_problems
 from converters.iceberg.type_matrix import READERS, Verdict, Way, choose, own_version
@@ -63,6 +63,7 @@ def review_table(table: Table, name: TableName, options: Options) -> list[Findin
         if not level or "/" in level or level in (".", ".."):
             found.append(Finding(Code.NAME_UNSUPPORTED, subject, f"{level!r} cannot be a directory", "use --as"))
     found += _types(table, options)
+    found += _emptied(table, options)
     found += _retyped(table)
     found += _layout(table)
     return found
@@ -125,6 +126,18 @@ def _types(table: Table, options: Options) -> Iterator[Finding]:
         if lacking:
             said = f"{path}: {', '.join(lacking)} cannot read a table with {word(row.iceberg)}"
             yield Finding(Code.TYPE_READERS, subject, said)
+
+
+def _emptied(table: Table, options: Options) -> Iterator[Finding]:
+    """Lists and maps of structs: PyIceberg 0.12 makes them anew from their offsets, without what says which are NULL
+    (ArrowProjectionVisitor)."""
+    if "pyiceberg" not in _readers(options):
+        return
+    for each in walk(table.schema.fields):
+        match each.field.type:
+            case ListOf(Field(type=Struct())) | MapOf(_, Field(type=Struct())):
+                said = f"{'.'.join(each.path)}: PyIceberg 0.12 reads NULL lists and maps of structs as empty ones"
+                yield Finding(Code.TYPE_READERS, str(table.name), said)
 
 
 def unread(metadata: Mapping[str, Any]) -> str:
