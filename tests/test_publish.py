@@ -11,10 +11,12 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 import bridge
 from bridge.errors import Conflict
+from converters.iceberg.locate import tables_below
 from tests.iceberg_judge import Published, judge_iceberg
 from tests.support import case, kinds, opened, run, tree_hash, use
 from tests.test_kinds import BLOCKED, HEAVY, REWRITTEN, SAMPLE
@@ -619,6 +621,31 @@ def test_rows_that_the_lake_moves_to_files_of_the_past_stay(merged: bool, lake: 
 
 
 @pytest.mark.slow
+def test_deletes_find_their_rows_in_rewritten_files_after_the_lake_forgot_older_ones(
+    lake: Lake, tmp_path: Path
+) -> None:
+    """Row 4 is not in what was written for the file, and once the lake has expired that snapshot only the written file
+    tells so."""
+    lake.do("CREATE TABLE t(id INTEGER, u UINTEGER)", "INSERT INTO t SELECT i, i FROM range(20) r(i)")
+    lake.do("DELETE FROM t WHERE id = 4")
+    assert lake.publish(history="current").exit_code == 0
+    expire = "CALL ducklake_expire_snapshots('lake', older_than => now())"
+    for steps in (("DELETE FROM t WHERE id = 7",), (expire, "DELETE FROM t WHERE id = 9")):
+        lake.do(*steps)
+        report = lake.publish()
+        assert report.exit_code == 0, report.faults
+    path = current(lake.warehouse / "main/t")[0]
+    with opened(lake.file) as there:
+        now = Published("t", path, ((None, there.execute("FROM t").to_arrow_table()),))
+    assert judge_iceberg([now], ["duckdb"], tmp_path / "judge") == []
+    [written] = lake.warehouse.rglob("r-*.parquet")
+    pq.write_table(pq.read_table(written).replace_schema_metadata(), written)  # without its note
+    lake.do(expire, "DELETE FROM t WHERE id = 11")
+    with pytest.raises(Conflict, match="does not tell which 1 rows"):
+        lake.publish()
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("version", [2, 3])
 def test_snapshots_over_merged_files_are_written_anew(version: int, lake: Lake, tmp_path: Path) -> None:
     """Files of the first snapshot on, and some that are beside them; what did not change keeps its manifests."""
@@ -873,6 +900,26 @@ def test_inlined_rows_and_defaults_of_an_older_type_answer_at_every_snapshot(lak
     )
     made = [Published(found.name, found.metadata, versions, False)]
     assert judge_iceberg(made, ["pyiceberg", "duckdb"], tmp_path / "judge") == []
+
+
+@pytest.mark.slow
+def test_names_that_make_no_directory_of_their_own_are_blocked(lake: Lake) -> None:
+    """A table lies in no other one, where nobody would look for it and the other one's orphan removal would take it."""
+    lake.do(
+        *('CREATE SCHEMA "main.t"', 'CREATE TABLE "main.t".x(a INTEGER)', "CREATE TABLE t(a INTEGER)"),
+        *("CREATE TABLE _under(a INTEGER)", 'CREATE TABLE ".hidden"(a INTEGER)', "CREATE TABLE f(a INTEGER)"),
+    )
+    (lake.warehouse / "main").mkdir(parents=True)
+    (lake.warehouse / "main" / "f").write_text("a file")
+    report = lake.publish(verify="none")
+    blocked = {str(each.source): [one.code.text for one in each.blockers] for each in report.plan.blocked}
+    name = ["name-unsupported"]
+    assert blocked == {"main.t.x": name, "main..hidden": name, "main.f": ["target-exists"]}
+    assert tables_below(str(lake.warehouse)) == [("main", "_under"), ("main", "t")]
+    lake.warehouse = lake.warehouse.with_name("other")
+    assert lake.publish(tables=("main.t.x",), verify="none").exit_code == 0
+    [one] = lake.publish(tables=("main.t",), verify="none").plan.blocked
+    assert [each.code.text for each in one.blockers] == name
 
 
 @pytest.mark.slow

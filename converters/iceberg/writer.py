@@ -8,7 +8,7 @@ import shlex
 import subprocess
 import sys
 import uuid
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass, replace
 from functools import partial
@@ -163,7 +163,26 @@ class IcebergTarget:
 
     def review(self, table: Table, name: TableName, options: Options) -> Sequence[Finding]:
         """What Iceberg has to say about the definition and the name."""
-        return review_table(table, name, options)
+        return [*review_table(table, name, options), *self._in_the_way(table, name)]
+
+    def _in_the_way(self, table: Table, name: TableName) -> Iterator[Finding]:
+        """What keeps a new table from its place: a file, a table around it, and tables in it."""
+        if self._there(name) is not None:
+            return
+        subject, place, levels = str(table.name), self._home.location(name), (*name.namespace, name.name)
+        parts = place.split("/")
+        above = ("/".join(parts[: len(parts) - depth]) for depth in range(len(levels)))
+        if file := next((each for each in above if storage.is_file(each)), None):
+            yield Finding(Code.TARGET_EXISTS, subject, f"{file} is a file", "choose another name with --as")
+            return
+        around = (TableName(levels[:depth], levels[depth]) for depth in range(1, len(levels) - 1))
+        for each in around:
+            if self._there(each) is not None:
+                said = f"it would lie inside the table {each}"
+                yield Finding(Code.NAME_UNSUPPORTED, subject, said, "choose another name with --as")
+        if inside := self._home.names(levels):
+            said = f"{inside[0]} would lie inside it"
+            yield Finding(Code.NAME_UNSUPPORTED, subject, said, "choose another name with --as")
 
     def written_fields(self, table: Table) -> tuple[Field, ...]:
         """Under Iceberg's types."""

@@ -60,7 +60,7 @@ def review_table(table: Table, name: TableName, options: Options) -> list[Findin
     """Findings on the definition."""
     subject, found = str(table.name), list[Finding]()
     for level in (*name.namespace, name.name):
-        if not level or "/" in level or level in (".", ".."):
+        if not level or "/" in level or level.startswith("."):  # those are passed over where tables are looked for
             found.append(Finding(Code.NAME_UNSUPPORTED, subject, f"{level!r} cannot be a directory", "use --as"))
     found += _types(table, options)
     found += _emptied(table, options)
