@@ -79,11 +79,11 @@ ALTERS: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
             "INSERT INTO {t} (id, st) VALUES (101, {'w': 2, 'y': '', 'x': 'x'})",
         ),
     ),
-    # PyIceberg 0.12 reads NULL lists and maps of structs as empty ones once a schema has changed: there are none
+    # PyIceberg 0.12 reads NULL lists and maps of structs as empty ones (finding type-readers): there are none
     "element_changed": (
         (
-            "ALTER TABLE {t} ADD COLUMN l STRUCT(x INTEGER)[]",
-            "UPDATE {t} SET l = [{'x': id}, NULL]",
+            *("BEGIN", "ALTER TABLE {t} ADD COLUMN l STRUCT(x INTEGER)[]", "UPDATE {t} SET l = [{'x': id}, NULL]"),
+            "COMMIT",
             "ALTER TABLE {t} ADD COLUMN l.element.z INTEGER",
             "INSERT INTO {t} (id, l) VALUES (100, [{'x': 1, 'z': 2}])",
         ),
@@ -91,8 +91,8 @@ ALTERS: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     ),
     "value_changed": (
         (
-            "ALTER TABLE {t} ADD COLUMN m MAP(VARCHAR, STRUCT(x INTEGER))",
-            "UPDATE {t} SET m = MAP {'k': {'x': id}}",
+            *("BEGIN", "ALTER TABLE {t} ADD COLUMN m MAP(VARCHAR, STRUCT(x INTEGER))"),
+            *("UPDATE {t} SET m = MAP {'k': {'x': id}}", "COMMIT"),
             "ALTER TABLE {t} ADD COLUMN m.value.z INTEGER",
             "INSERT INTO {t} (id, m) VALUES (100, MAP {'k': {'x': 1, 'z': 2}})",
         ),
@@ -228,6 +228,8 @@ CHANGES_OF_TYPE = {
 }
 # DuckDB 1.5.5 writes these to no VARIANT in Parquet: UBIGINT for its greatest values, the others never
 NO_VARIANT = ("TIMESTAMP_S", "TIMESTAMP_MS", "TIMETZ", "TIME_NS", "INTERVAL")
+# what the lake shows follows the session's time zone, or is another text than Iceberg has already; no type for the last
+NO_JSON = ("TIMESTAMPTZ to JSON", "TIMETZ to JSON", "INTERVAL to JSON", "TIME_NS to JSON")
 # every type becomes JSON and VARIANT
 PAIRS = [
     (old, new)
@@ -244,7 +246,10 @@ def test_every_change_of_a_type_answers_as_the_lake_or_leaves_what_was_before(
 ) -> None:
     """As text by DuckDB, at every snapshot that is carried: each is one that the newest type keeps."""
     lake.inlined = inlined
-    pairs = [each for each in PAIRS if inlined or each[0] != "TIME_NS"]  # DuckDB 1.5.5 writes it to no file
+    if inlined:  # DuckDB 1.5.5 commits no row after a BOOLEAN that the catalog holds became a number
+        pairs = [(old, new) for old, new in PAIRS if old != "BOOLEAN" or new in ("JSON", "VARIANT")]
+    else:  # and writes TIME_NS to no file
+        pairs = [(old, new) for old, new in PAIRS if old != "TIME_NS"]
     lake.do(
         *(f"CREATE TABLE t{place}(x {old})" for place, (old, _) in enumerate(pairs)),
         *(f"INSERT INTO t{place} VALUES ({VALUES[old]}), (NULL)" for place, (old, _) in enumerate(pairs)),
@@ -262,8 +267,8 @@ def test_every_change_of_a_type_answers_as_the_lake_or_leaves_what_was_before(
         for place, (old, new) in enumerate(pairs):
             plan, what = plans[f"t{place}"], f"{old} to {new}"
             if plan.blockers:
-                if new == "JSON" and [each.code.text for each in plan.blockers] == ["type-unsupported"]:
-                    continue  # never a wrong answer
+                if what in NO_JSON and plan.blockers[0].code.text == "type-unsupported":
+                    continue
                 faults.append(f"{what}: {plan.blockers[0]}")
                 continue
             codes = {each.code.text for each in plan.findings}

@@ -15,6 +15,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from bridge.errors import Conflict
 from bridge.model.files import DATA_FILES, DELETED_ROWS, Files, Rearranged, StatsBatch
 from bridge.model.rewrite import FileRewrite, may_be_sorted, output_name, sort_mark, work_mark
 from bridge.model.types import FieldId
@@ -140,7 +141,13 @@ def _earlier(each: TablePlan, files: Files, base: int, target: Target) -> dict[i
     for row, pieces in found.items():
         if pieces.places is None:
             left_out = _left_out(*deletes.of(row), missing[row])
-            left_out = target.left_out(pieces.path[0]) if left_out is None else left_out
+            if left_out is None:
+                left_out = target.left_out(pieces.path[0])
+                if len(left_out) != missing[row]:
+                    raise Conflict(
+                        f"{pieces.path[0]} does not tell which {missing[row]} rows of its source it was made without",
+                        hint=f"release {each.target} in the target, and carry it anew",
+                    )
             found[row] = replace(pieces, left_out=left_out)
     if dead:
         # a file without a row that lives is rewritten to nothing: what becomes of it changes nothing in the target

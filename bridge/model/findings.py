@@ -44,7 +44,7 @@ class Code(Enum):
         "existence, size and footers of the files were not looked at",
     )
     TYPE_MAPPED = ("type-mapped", _NOTE, "a type has no name of its own in the target; its values are kept")
-    TYPE_READERS = ("type-readers", _NOTE, "some engines do not know a type that the table has")
+    TYPE_READERS = ("type-readers", _NOTE, "some engines do not know a type that the table has, or misread it")
     DEFAULT_READERS = (
         "default-readers",
         _NOTE,

@@ -136,7 +136,8 @@ def targets(
 
 
 def clashes_of(names: Mapping[TableName, TableName]) -> dict[TableName, Finding]:
-    """Tables whose names in the target differ in case alone, from one another or in their schemas."""
+    """Tables whose names in the target differ in case alone, from one another or in their schemas, and those in a
+    namespace that is called as another of the tables."""
     by_case: dict[str, list[TableName]] = {}
     for name, target in names.items():
         by_case.setdefault(str(target).casefold(), []).append(name)
@@ -145,7 +146,14 @@ def clashes_of(names: Mapping[TableName, TableName]) -> dict[TableName, Finding]
         schema = ".".join(target.namespace)
         schemas.setdefault(schema.casefold(), set()).add(schema)
     found: dict[TableName, Finding] = {}
+    tables = {tuple(map(str.casefold, (*target.namespace, target.name))): target for target in names.values()}
     for name, target in names.items():
+        above = tuple(map(str.casefold, target.namespace))
+        around = next((tables[above[:depth]] for depth in range(2, len(above) + 1) if above[:depth] in tables), None)
+        if around is not None:
+            found[name] = Finding(
+                Code.NAME_UNSUPPORTED, str(name), f"it would lie inside the table {around}", "use --as or --table"
+            )
         same = by_case[str(target).casefold()]
         spellings = schemas[".".join(target.namespace).casefold()]
         if len(same) > 1 or len(spellings) > 1:

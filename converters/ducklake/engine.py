@@ -37,6 +37,7 @@ from converters.ducklake.projection import Level, projected
 from converters.ducklake.remote import connect_objects
 from converters.ducklake.source_files import ENCRYPTED, INLINED
 from converters.parquet.dictionaries import has_merged
+from converters.parquet.left_out import LEFT_OUT, packed
 from converters.parquet.places import ROW_ID
 from converters.parquet.sql import field_ids
 
@@ -239,6 +240,7 @@ def _write(relation: _Relation, target: Target, local: str, left_out: np.ndarray
         options.append("DICTIONARY_SIZE_LIMIT 0")
     query = f"SELECT {', '.join(columns)} FROM {relation.sql}"
     if len(left_out):
+        options.append(f"KV_METADATA {{{identifier(LEFT_OUT)}: {literal(packed(left_out))}}}")
         relation.connection.register("left_out", pa.table({"place": left_out}))
         placed = f"(SELECT *, row_number() OVER () - 1 AS {_PLACE} FROM {relation.sql})"
         query = f"SELECT {', '.join(columns)} FROM {placed} WHERE {_PLACE} NOT IN (SELECT place FROM left_out)"

@@ -14,7 +14,7 @@ __all__ = ["measured"]
 
 _ORDERED = frozenset(
     {
-        *(Leaf.BOOLEAN, Leaf.DATE, Leaf.STRING, Leaf.FLOAT32, Leaf.FLOAT64),
+        *(Leaf.BOOLEAN, Leaf.DATE, Leaf.STRING, Leaf.JSON, Leaf.FLOAT32, Leaf.FLOAT64),
         *(Leaf.INT8, Leaf.INT16, Leaf.INT32, Leaf.INT64, Leaf.UINT8, Leaf.UINT16, Leaf.UINT32, Leaf.UINT64),
     }
 )

@@ -1,6 +1,7 @@
 """Columns found by their field ids at every level, as DuckDB's SQL: rows of an older shape under a newer schema.
 
-What is not there is the field's initial default, inside structs too; everything is cast to the field's type.
+What is not there is the field's initial default, inside structs too; everything is cast to the field's type. JSON is
+given as text.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from bridge.errors import Blocked
-from bridge.model.types import ColumnType, Default, Field, Geo, ListOf, MapOf, NestedDefault, Struct
+from bridge.model.types import ColumnType, Default, Field, Geo, Leaf, ListOf, MapOf, NestedDefault, Struct
 from converters.ducklake.columns import default_text
 from converters.ducklake.identifiers import identifier, literal
 from converters.ducklake.types import duckdb_type, type_name
@@ -70,12 +71,15 @@ def _present(field: Field, level: Level, sql: str, depth: int) -> str:
                 f"value := CAST({second} AS {type_sql(value.type)}))"
             )
             return f"map_from_entries(list_transform(map_entries({sql}), lambda {one}: {entry}))"
+        case Leaf.JSON:
+            # as the lake shows values of an older type; a text that is no JSON, which it refuses to show, stays
+            return f"coalesce(CAST(TRY_CAST({sql} AS JSON) AS VARCHAR), CAST({sql} AS VARCHAR))"
         case _:
             return sql
 
 
 def type_sql(type_: ColumnType) -> str:
-    """A type in DuckDB's SQL."""
+    """A type in DuckDB's SQL, as it is given."""
     match type_:
         case Struct(fields):
             return f"STRUCT({', '.join(f'{identifier(each.name)} {type_sql(each.type)}' for each in fields)})"
@@ -85,6 +89,8 @@ def type_sql(type_: ColumnType) -> str:
             return f"MAP({type_sql(key.type)}, {type_sql(value.type)})"
         case Geo():
             return "GEOMETRY"
+        case Leaf.JSON:
+            return "VARCHAR"
         case _:
             name = type_name(type_, {})
             if name is None:

@@ -122,7 +122,7 @@ def tables_below(warehouse: str) -> list[tuple[str, ...]]:
         levels = pending.pop()
         here = "/".join((warehouse, *levels))
         for name, folder in storage.list_directory(here):
-            if not folder or name.startswith((".", "_")):
+            if not folder or name.startswith("."):
                 continue
             deeper = (*levels, name)
             if is_table(f"{here}/{name}"):

@@ -4,7 +4,7 @@ in place. Every cell is a test (tests/test_type_matrix.py).
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
 
@@ -23,7 +23,10 @@ from bridge.model.types import (
     Unit,
 )
 
-__all__ = ["MATRIX", "READERS", "Row", "Verdict", "Way", "choose", "own_version", "stored", "stored_fields"]
+__all__ = [
+    *("MATRIX", "READERS", "Row", "Verdict", "Way"),
+    *("choose", "given_fields", "own_version", "stored", "stored_fields"),
+]
 
 
 class Verdict(Enum):
@@ -145,22 +148,39 @@ def own_version(type_: ColumnType) -> int | None:
 
 def stored(type_: ColumnType) -> ColumnType:
     """The Iceberg type of a column, at every level."""
+    return _each_leaf(type_, _iceberg)
+
+
+def _iceberg(type_: ColumnType) -> ColumnType:
+    row = choose(type_)
+    return type_ if row is None else row.iceberg
+
+
+def _given(type_: ColumnType) -> ColumnType:
+    return type_ if type_ is Leaf.JSON else _iceberg(type_)
+
+
+def _each_leaf(type_: ColumnType, leaf: Callable[[ColumnType], ColumnType]) -> ColumnType:
+    def of(field: Field) -> Field:
+        return replace(field, type=_each_leaf(field.type, leaf))
+
     match type_:
         case Struct(fields):
-            return Struct(tuple(_stored(each) for each in fields))
+            return Struct(tuple(map(of, fields)))
         case ListOf(element):
-            return ListOf(_stored(element))
+            return ListOf(of(element))
         case MapOf(key, value):
-            return MapOf(_stored(key), _stored(value))
+            return MapOf(of(key), of(value))
         case _:
-            row = choose(type_)
-            return type_ if row is None else row.iceberg
-
-
-def _stored(field: Field) -> Field:
-    return replace(field, type=stored(field.type))
+            return leaf(type_)
 
 
 def stored_fields(fields: Sequence[Field]) -> tuple[Field, ...]:
     """Fields under their Iceberg types."""
-    return tuple(_stored(each) for each in fields)
+    return tuple(replace(each, type=stored(each.type)) for each in fields)
+
+
+def given_fields(fields: Sequence[Field]) -> tuple[Field, ...]:
+    """Fields under the types that whoever writes their values is to give, which are Iceberg's but for JSON: that is a
+    text of its own for a value of another type."""
+    return tuple(replace(each, type=_each_leaf(each.type, _given)) for each in fields)

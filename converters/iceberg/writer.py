@@ -8,7 +8,7 @@ import shlex
 import subprocess
 import sys
 import uuid
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass, replace
 from functools import partial
@@ -53,7 +53,7 @@ from converters.iceberg.publish.table import Published, held_specs, prepare
 from converters.iceberg.publish.type_changes import outgrown_types
 from converters.iceberg.publish.way_back import restored
 from converters.iceberg.scanner import IcebergRows
-from converters.iceberg.type_matrix import stored_fields
+from converters.iceberg.type_matrix import given_fields
 from converters.iceberg.warehouse import Held, Home, Warehouse
 from converters.parquet.left_out import read_left_out
 from converters.storage.leftovers import all_held, discard, sweep, table_key, work_name
@@ -163,11 +163,30 @@ class IcebergTarget:
 
     def review(self, table: Table, name: TableName, options: Options) -> Sequence[Finding]:
         """What Iceberg has to say about the definition and the name."""
-        return review_table(table, name, options)
+        return [*review_table(table, name, options), *self._in_the_way(table, name)]
+
+    def _in_the_way(self, table: Table, name: TableName) -> Iterator[Finding]:
+        """What keeps a new table from its place: a file, a table around it, and tables in it."""
+        if self._there(name) is not None:
+            return
+        subject, place, levels = str(table.name), self._home.location(name), (*name.namespace, name.name)
+        parts = place.split("/")
+        above = ("/".join(parts[: len(parts) - depth]) for depth in range(len(levels)))
+        if file := next((each for each in above if storage.is_file(each)), None):
+            yield Finding(Code.TARGET_EXISTS, subject, f"{file} is a file", "choose another name with --as")
+            return
+        around = (TableName(levels[:depth], levels[depth]) for depth in range(1, len(levels) - 1))
+        for each in around:
+            if self._there(each) is not None:
+                said = f"it would lie inside the table {each}"
+                yield Finding(Code.NAME_UNSUPPORTED, subject, said, "choose another name with --as")
+        if inside := self._home.names(levels):
+            said = f"{inside[0]} would lie inside it"
+            yield Finding(Code.NAME_UNSUPPORTED, subject, said, "choose another name with --as")
 
     def written_fields(self, table: Table) -> tuple[Field, ...]:
         """Under Iceberg's types."""
-        return stored_fields(table.all_fields)
+        return given_fields(table.all_fields)
 
     def review_files(self, table: Table, files: Files, name: TableName, options: Options) -> Sequence[FileProblem]:
         """Files that one name mapping for all would misread, and defaults that only version 3 has."""
@@ -194,7 +213,7 @@ class IcebergTarget:
         """Parquet under Iceberg's types, in a directory of the plan below the table's data."""
         return TargetFiles(
             f"{self._location(name)}/data/{OWN_DIRECTORY}{plan}",
-            stored_fields(table.all_fields),
+            given_fields(table.all_fields),
             Settings(compression="zstd"),
         )
 
@@ -403,7 +422,9 @@ class IcebergTarget:
             places = [
                 place
                 for place, commit in enumerate(write.table.commits)
-                if commit.id in kept and (since is None or place >= since)
+                # deletes before the first commit are folded into what was rewritten: of what was published earlier
+                # these files tell nothing
+                if commit.id in kept and place >= write.first and (since is None or place >= since)
             ]
             if since is not None and write.files.rest is None:
                 # what was left out is taken as it was: what is counted is what came and went since

@@ -59,19 +59,19 @@ def held_rows(session: Session, name: str, begin: int, columns: Sequence[ColumnV
     top = sorted((each for each in columns if each.parent is None), key=lambda each: (each.order, each.id))
     levels = levels_of(columns)
     held = Overlay(session).probed(name)
-    if missing := [each.name for each in top if each.name not in held.c]:
+    # the extension leaves a plain name unquoted, and PostgreSQL writes it small
+    stored = [each.name if each.name in held.c else each.name.lower() for each in top]
+    if missing := [each.name for each, here in zip(top, stored, strict=True) if here not in held.c]:
         raise Blocked(f"{name} of {session.place.attach} has no column {missing[0]}", code="metadata-unreadable")
     if session.place.backend == "duckdb":
         listed = ", ".join(identifier(each.name) for each in top)
         sql = f"SELECT row_id, {listed} FROM {identifier(name)} WHERE begin_snapshot = {int(begin)} ORDER BY row_id"
         yield Held(session.driver(), f"({sql})", levels)
         return
-    values_ = [_server_text(held.c[each.name], each.type) for each in top] if session.place.is_server else ()
-    query = (
-        sa.select(held.c.row_id, *(values_ or (held.c[each.name] for each in top)))
-        .where(held.c.begin_snapshot == int(begin))
-        .order_by(held.c.row_id)
-    )
+    values_: list[sa.ColumnElement[Any]] = [held.c[here] for here in stored]
+    if session.place.is_server:
+        values_ = [_server_text(column, each.type) for column, each in zip(values_, top, strict=True)]
+    query = sa.select(held.c.row_id, *values_).where(held.c.begin_snapshot == int(begin)).order_by(held.c.row_id)
     found = session.rows(query)
     made = {"row_id": pa.array([row[0] for row in found], pa.int64())}
     casts = []

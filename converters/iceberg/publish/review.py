@@ -18,7 +18,7 @@ from bridge.model.mapping import MappedColumn
 from bridge.model.options import Options
 from bridge.model.schema import Placed, walk
 from bridge.model.table import Table, TableName
-from bridge.model.types import ColumnType, FieldId, Leaf, Time, Timestamp, Unit
+from bridge.model.types import ColumnType, Field, FieldId, Leaf, ListOf, MapOf, Struct, Time, Timestamp, Unit
 from converters import storage
 from converters.iceberg.publish.type_changes import type_problems
 from converters.iceberg.type_matrix import READERS, Verdict, Way, choose, own_version
@@ -60,9 +60,10 @@ def review_table(table: Table, name: TableName, options: Options) -> list[Findin
     """Findings on the definition."""
     subject, found = str(table.name), list[Finding]()
     for level in (*name.namespace, name.name):
-        if not level or "/" in level or level in (".", ".."):
+        if not level or "/" in level or level.startswith("."):  # those are passed over where tables are looked for
             found.append(Finding(Code.NAME_UNSUPPORTED, subject, f"{level!r} cannot be a directory", "use --as"))
     found += _types(table, options)
+    found += _emptied(table, options)
     found += _retyped(table)
     found += _layout(table)
     return found
@@ -127,6 +128,18 @@ def _types(table: Table, options: Options) -> Iterator[Finding]:
             yield Finding(Code.TYPE_READERS, subject, said)
 
 
+def _emptied(table: Table, options: Options) -> Iterator[Finding]:
+    """Lists and maps of structs: PyIceberg 0.12 makes them anew from their offsets, without what says which are NULL
+    (ArrowProjectionVisitor)."""
+    if "pyiceberg" not in _readers(options):
+        return
+    for each in walk(table.schema.fields):
+        match each.field.type:
+            case ListOf(Field(type=Struct())) | MapOf(_, Field(type=Struct())):
+                said = f"{'.'.join(each.path)}: PyIceberg 0.12 reads NULL lists and maps of structs as empty ones"
+                yield Finding(Code.TYPE_READERS, str(table.name), said)
+
+
 def unread(metadata: Mapping[str, Any]) -> str:
     """The types in a table's schemas that PyIceberg does not know, which then opens none of it."""
     types = {
@@ -140,12 +153,6 @@ def unread(metadata: Mapping[str, Any]) -> str:
     return ", ".join(sorted({word(row.iceberg) for row in rows if row.verdicts[place] is Verdict.UNKNOWN}))
 
 
-_LIKE_JSON = {
-    *(Leaf.BOOLEAN, Leaf.INT8, Leaf.INT16, Leaf.INT32, Leaf.INT64, Leaf.UINT8, Leaf.UINT16, Leaf.UINT32, Leaf.UINT64),
-    *(Leaf.JSON, Leaf.STRING),
-}
-
-
 _NO_VARIANT = {
     *(Leaf.TIMETZ, Leaf.INTERVAL, Leaf.UINT64, Time(Unit.NANO)),
     *(Timestamp(unit, utc=False) for unit in (Unit.SECOND, Unit.MILLI)),
@@ -154,18 +161,21 @@ _NO_VARIANT = {
 
 
 def _retyped(table: Table) -> Iterator[Finding]:
-    """Columns that were made JSON, whose older rows the lake shows as JSON values, quoted and with all digits; or
-    VARIANT, which older values cannot be written as."""
+    """Columns that were made JSON or VARIANT of what cannot be written as that once and for all."""
     newest = {each.field.id: each for each in walk(table.schema.fields) if each.field.type in (Leaf.JSON, Leaf.VARIANT)}
     for each in _leaves(table):
-        now = newest.get(each.field.id)
-        if now is None or each.field.type is now.field.type:
+        now, was = newest.get(each.field.id), each.field.type
+        if now is None:
             continue
-        json = now.field.type is Leaf.JSON
-        if each.field.type in _LIKE_JSON if json else each.field.type not in _NO_VARIANT:
+        if now.field.type is Leaf.JSON and isinstance(was, Timestamp) and was.utc:
+            why = "what the lake shows of older values follows the session's time zone"
+        elif now.field.type is Leaf.JSON and was in (Leaf.TIMETZ, Leaf.INTERVAL):
+            why = "older values are texts in Iceberg already, which JSON would quote"
+        elif now.field.type is Leaf.VARIANT and was in _NO_VARIANT:
+            why = "older values cannot be written as that"
+        else:
             continue
-        why = "older files do not hold what the lake answers" if json else "older values cannot be written as that"
-        said = f"{'.'.join(now.path)} was {word(each.field.type)} and is {word(now.field.type)} now: {why}"
+        said = f"{'.'.join(now.path)} was {word(was)} and is {word(now.field.type)} now: {why}"
         hint = "write the rows anew in a new column, or leave the table out with --exclude"
         yield Finding(Code.TYPE_UNSUPPORTED, str(table.name), said, hint)
 
