@@ -1,6 +1,7 @@
 """The process that asks DuckDB: a lake and queries come in as JSON on standard input, answers go out as JSON.
 
-Run as `python -m converters.ducklake.asking`, so that the catalog is never open twice in one process.
+Run as `python -m converters.ducklake.asking`, so that the catalog is never open twice in one process. pyarrow, which
+takes longer to import than most questions to answer, is imported where it is needed.
 """
 
 from __future__ import annotations
@@ -9,16 +10,16 @@ import json
 import sys
 
 import duckdb
-import pyarrow as pa
 
 from bridge.errors import BridgeError
 from converters.ducklake.extensions import connect
-from converters.ducklake.remote import connect_objects
 
 __all__ = ["main"]
 
 
 def _load_expected(connection: duckdb.DuckDBPyConnection, path: str) -> None:
+    import pyarrow as pa
+
     with pa.OSFile(path, "rb") as source:
         incoming = pa.ipc.open_stream(source)
         connection.register("incoming", incoming)
@@ -33,6 +34,8 @@ def main() -> None:
     try:
         connection = connect(*asked["extensions"])
         if asked["objects"]:
+            from converters.ducklake.remote import connect_objects
+
             connect_objects(connection)
         connection.execute(asked["attach"])
         if "expected" in asked:

@@ -8,7 +8,7 @@ from pathlib import Path
 import duckdb
 
 from bridge.errors import Unreachable
-from converters.parquet.sql import literal
+from converters.parquet.quoting import literal
 
 __all__ = ["load", "packaged"]
 

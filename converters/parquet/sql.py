@@ -19,6 +19,7 @@ from bridge.model.types import (
     Timestamp,
     Unit,
 )
+from converters.parquet.quoting import identifier, literal
 
 __all__ = ["arrow_type", "duckdb_type", "field_ids", "identifier", "literal", "pattern", "written"]
 
@@ -55,16 +56,6 @@ _WRITTEN_ONLY: dict[ColumnType, str] = {
     Leaf.TIMETZ: "TIME WITH TIME ZONE",
 }
 """What DuckDB writes from its own values, and not from Arrow."""
-
-
-def identifier(name: str) -> str:
-    """A name as a quoted identifier."""
-    return '"' + name.replace('"', '""') + '"'
-
-
-def literal(text: str) -> str:
-    """A text as a quoted literal."""
-    return "'" + text.replace("'", "''") + "'"
 
 
 def pattern(path: str) -> str:
