@@ -736,7 +736,10 @@ def postgres() -> Iterator[Server]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("backend", ["sqlite", pytest.param("postgres", marks=pytest.mark.postgres)])
+@pytest.mark.parametrize(
+    "backend",
+    [pytest.param("sqlite", marks=pytest.mark.exhaustive), pytest.param("postgres", marks=pytest.mark.postgres)],
+)
 @pytest.mark.parametrize(
     "number", [*(pytest.param(each, marks=[pytest.mark.spark, pytest.mark.exhaustive]) for each in ("01", "04")), "20"]
 )

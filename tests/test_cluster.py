@@ -177,8 +177,8 @@ HIDDEN = """exec unshare -m sh -c 'mount -t tmpfs none "{place}" && PYTHONPATH="
 @pytest.mark.parametrize(
     "lacking",
     [
-        *("package", "data"),
-        *(pytest.param(each, marks=pytest.mark.exhaustive) for each in ("version", "interpreter")),
+        "data",
+        *(pytest.param(each, marks=pytest.mark.exhaustive) for each in ("package", "version", "interpreter")),
     ],
 )
 def test_what_executors_lack_is_said_in_a_line(lacking: str, standing, table: Path, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]

@@ -622,7 +622,7 @@ def test_statistics_answer_as_the_rows_do(tmp_path: Path) -> None:
 
 @needs_cases
 @pytest.mark.slow
-@pytest.mark.parametrize("ending", ["ducklake", "sqlite"])
+@pytest.mark.parametrize("ending", ["ducklake", pytest.param("sqlite", marks=pytest.mark.exhaustive)])
 def test_case_40_everything_that_a_lake_lacks(tmp_path: Path, ending: str) -> None:
     facts = case("40", tmp_path)
     source, lake = Path(facts["database"]), tmp_path / f"l.{ending}"
@@ -653,7 +653,7 @@ def test_case_40_everything_that_a_lake_lacks(tmp_path: Path, ending: str) -> No
 
 @needs_cases
 @pytest.mark.slow
-@pytest.mark.parametrize("ending", ["ducklake", "sqlite"])
+@pytest.mark.parametrize("ending", ["ducklake", pytest.param("sqlite", marks=pytest.mark.exhaustive)])
 def test_case_42_names_that_need_quotes(tmp_path: Path, ending: str) -> None:
     facts = case("42", tmp_path)
     source, lake = Path(facts["database"]), tmp_path / "lake" / f"l.{ending}"

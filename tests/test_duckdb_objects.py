@@ -194,7 +194,7 @@ def check_lake(source: Path, lake: str, backend: str) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("backend", ["duckdb", "sqlite"])
+@pytest.mark.parametrize("backend", ["duckdb", pytest.param("sqlite", marks=pytest.mark.exhaustive)])
 def test_views_and_macros_answer_as_at_the_source(backend: str, tmp_path: Path) -> None:
     source = made(tmp_path / "app.duckdb", APP)
     before = tree_hash(source.parent)

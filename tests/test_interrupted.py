@@ -235,7 +235,9 @@ def small_disk(place: Path, size: str) -> Iterator[Path]:
         subprocess.run(["umount", str(place)], check=True)
 
 
-@pytest.mark.parametrize(("what", "size"), [("data", "300k"), ("catalog", "512k")])
+@pytest.mark.parametrize(
+    ("what", "size"), [("data", "300k"), pytest.param("catalog", "512k", marks=pytest.mark.exhaustive)]
+)
 def test_a_full_disk_is_one_error_and_the_next_run_goes_on(what: str, size: str, source: Path, tmp_path: Path) -> None:
     """300k: not even the note of the failure finds room. 512k: the catalog fails at its very end."""
     with small_disk(tmp_path / "disk", size) as disk:

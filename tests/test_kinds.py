@@ -31,8 +31,7 @@ QUICK = {
 # what every run compacts, which asks all questions before it does; every fourth of the others is only asked them; an
 # exhaustive run does all of it for all
 SAMPLE = {
-    "addfiles_nested", "evo_struct", "hist_rollback_mor", "mor_spec_evo", "part_hours_tz", "prims", "v2_mor_compact",
-    "v3_default", "v3_lineage", "v3_upgraded",
+    "addfiles_nested", "evo_struct", "hist_rollback_mor", "part_hours_tz", "prims", "v2_mor_compact", "v3_lineage",
 }  # fmt: skip
 
 

@@ -368,7 +368,9 @@ def running() -> Iterator[Server]:
 
 
 @pytest.mark.postgres
-@pytest.mark.parametrize("seed", ["steps", "types", 4, 5])
+@pytest.mark.parametrize(
+    "seed", ["steps", "types", *(pytest.param(each, marks=pytest.mark.exhaustive) for each in (4, 5))]
+)
 def test_postgres(running: Server, seed: int | str, tmp_path: Path) -> None:
     attach = f"postgres:{running.connection(running.database())}"
     options = f"DATA_PATH '{tmp_path}/files/'"

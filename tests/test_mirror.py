@@ -211,7 +211,7 @@ def test_a_bookmark_that_expired_costs_a_comparison_and_no_copy(mirrored: Mirror
 
 @pytest.mark.slow
 @FILES
-@pytest.mark.parametrize("name", ["db.other", "Else where.t"])
+@pytest.mark.parametrize("name", ["Else where.t", pytest.param("db.other", marks=pytest.mark.exhaustive)])
 def test_a_renamed_table_stays_the_same_one(name: str, backend: str, tmp_path: Path) -> None:
     mirrored = Mirrored(tmp_path, backend, bridge.Options(verify="rows"))
     life = mirrored.add()

@@ -122,7 +122,7 @@ def refused(pair: Pair, other: Pair, refusing: Iterator[None], code: int) -> Non
 
 LAKES = [
     pytest.param("duckdb", 5, marks=pytest.mark.slow),
-    pytest.param("sqlite", 5, marks=pytest.mark.slow),
+    pytest.param("sqlite", 5, marks=pytest.mark.exhaustive),
     pytest.param("locked", 5, marks=[pytest.mark.slow, pytest.mark.postgres]),
     pytest.param("stopped", 6, marks=[pytest.mark.slow, pytest.mark.postgres]),
 ]

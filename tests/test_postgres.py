@@ -87,7 +87,13 @@ def test_every_snapshot_answers_and_the_lake_goes_on(kind: str, spot: Spot, tmp_
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("kind", ["evo_struct", "evo_float_double", "v2_mor_twice", "v2_mor_compact"])
+@pytest.mark.parametrize(
+    "kind",
+    [
+        *("evo_struct", "v2_mor_twice"),
+        *(pytest.param(each, marks=pytest.mark.exhaustive) for each in ("evo_float_double", "v2_mor_compact")),
+    ],
+)
 def test_following_a_table_state_by_state(kind: str, spot: Spot, tmp_path: Path) -> None:
     found = case(kind)
     for path in metadata_files(found):

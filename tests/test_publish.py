@@ -646,7 +646,7 @@ def test_deletes_find_their_rows_in_rewritten_files_after_the_lake_forgot_older_
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("version", [2, 3])
+@pytest.mark.parametrize("version", [2, pytest.param(3, marks=pytest.mark.exhaustive)])
 def test_snapshots_over_merged_files_are_written_anew(version: int, lake: Lake, tmp_path: Path) -> None:
     """Files of the first snapshot on, and some that are beside them; what did not change keeps its manifests."""
     lake.do(
@@ -681,7 +681,7 @@ def test_snapshots_over_merged_files_are_written_anew(version: int, lake: Lake, 
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("inlined", [0, 10])
+@pytest.mark.parametrize("inlined", [pytest.param(0, marks=pytest.mark.exhaustive), 10])
 def test_a_lake_that_has_expired_what_was_published_is_caught_up_with(inlined: int, lake: Lake, tmp_path: Path) -> None:
     lake.inlined = inlined
     lake.do("CREATE TABLE t(id INTEGER)", "INSERT INTO t FROM range(8)", "INSERT INTO t FROM range(100, 140)")

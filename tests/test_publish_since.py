@@ -34,7 +34,7 @@ __all__: list[str] = []
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("seed", [0, 1, pytest.param(2, marks=pytest.mark.exhaustive)])
+@pytest.mark.parametrize("seed", [0, *(pytest.param(each, marks=pytest.mark.exhaustive) for each in (1, 2))])
 def test_what_changed_after_any_commit_is_read_as_with_everything(seed: int, tmp_path: Path) -> None:
     attach = f"sqlite:{tmp_path / 'lake.sqlite'}" if seed % 2 else str(tmp_path / "lake.ducklake")
     # what makes a partial reading impossible is left to the tests below
@@ -313,7 +313,14 @@ def test_the_name_mapping_of_files_that_were_left_out_stays(lake: Lake, tmp_path
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("inlined", "more"), [(0, True), (0, False), (10, True)], ids=["other", "older", "inlined"])
+@pytest.mark.parametrize(
+    ("inlined", "more"),
+    [
+        pytest.param(0, True, id="other"),
+        pytest.param(0, False, id="older", marks=pytest.mark.exhaustive),
+        pytest.param(10, True, id="inlined"),
+    ],
+)
 def test_a_lake_that_was_restored_from_a_backup_is_followed_by_a_difference(
     inlined: int, more: bool, lake: Lake, tmp_path: Path
 ) -> None:

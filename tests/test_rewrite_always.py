@@ -78,7 +78,7 @@ def deletes_of(lake: Path) -> int:
 
 
 @pytest.mark.parametrize(
-    "kind", ["v2_mor_dropfile", "v3_dv_then_insert", *more("v2_mor_twice", "mor_delete_whole_file")]
+    "kind", ["v3_dv_then_insert", *more("v2_mor_dropfile", "v2_mor_twice", "mor_delete_whole_file")]
 )
 @pytest.mark.parametrize("history", ["full", pytest.param("current", marks=pytest.mark.exhaustive)])
 def test_later_runs_count_positions_in_what_was_rewritten(

