@@ -52,7 +52,7 @@ MORE = (
     *((kind, not follow) for kind, follow in RUNS),
     *(("v3_lineage", follow) for follow in (False, True)),
     *((kind, True) for kind in ("v3_dv_twice", "v3_dv_multi", "mor_delete_whole_file", "v2_mor_dropfile")),
-    *((kind, False) for kind in ("v3_dv_twice", "v2_mor_rewrite_pos", "hist_rollback_mor")),
+    *(("hist_rollback_mor", True), ("v3_dv_twice", False), ("v2_mor_rewrite_pos", False)),
 )
 
 
