@@ -52,13 +52,18 @@ MORE = (
     *((kind, not follow) for kind, follow in RUNS),
     *(("v3_lineage", follow) for follow in (False, True)),
     *((kind, True) for kind in ("v3_dv_twice", "v3_dv_multi", "mor_delete_whole_file", "v2_mor_dropfile")),
-    *(("hist_rollback_mor", True), ("v3_dv_twice", False), ("v2_mor_rewrite_pos", False)),
+    *((kind, False) for kind in ("v3_dv_twice", "v2_mor_rewrite_pos")),
 )
 
 
 @pytest.mark.parametrize(
     ("kind", "follow"),
-    [*RUNS, ("v3_dv_multi", False), *(pytest.param(*each, marks=pytest.mark.exhaustive) for each in MORE)],
+    [
+        *RUNS,
+        ("v3_dv_multi", False),
+        ("hist_rollback_mor", True),
+        *(pytest.param(*each, marks=pytest.mark.exhaustive) for each in MORE),
+    ],
 )
 def test_state_by_state_the_deletes_find_their_rows(kind: str, follow: bool, tmp_path: Path) -> None:
     found, lake = ordered(kind, tmp_path / "source"), tmp_path / "lake.ducklake"

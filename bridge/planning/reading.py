@@ -109,6 +109,7 @@ def decided(
         except Blocked as error:
             code = next((each for each in Code if each.text == error.code), Code.METADATA_UNREADABLE)
             return blocked_table(name, target, Finding(code, str(name), error.message, error.hint))
+        overlap = lake.overlaps(table.root or table.location, files)  # before the target's own files are among them
         mark = None if there is None else there.bookmark
         if lost and there is not None and mark is not None and _follows(table, there, mark, options):
             progress.step(f"{name}: it went another way, comparing everything")
@@ -119,7 +120,6 @@ def decided(
             known = lake.holds(target)
             table, files = rebase(table, files, mark.commit, known, lake.standing(target), lake.rewritten(target, ""))
         said = list(lake.review(table, target, options))
-        overlap = lake.overlaps(table.root or table.location, files)
         said += [each for each in (overlap, clash) if each is not None]
         if there is not None and there.listed is None and files.since is not None:
             said += _twice(files, files.since, lake, target, name)
