@@ -8,6 +8,7 @@ from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
+import duckdb
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -38,6 +39,7 @@ from converters.iceberg.reader import open_source
 from tests.file_tables import append, delete_equal, save
 from tests.foreign_files import Foreign
 from tests.iceberg_parts import opened
+from tests.support import lake_rows
 from tests.test_postgres import running, spot
 
 __all__ = ["running", "spot"]  # fixtures
@@ -204,3 +206,20 @@ def test_a_delete_concerns_what_was_added_before_it(followed: Followed) -> None:
     followed.round()
     assert followed.is_right()
     assert [len(followed.rows[name]) for name in ("before", "9")] == [1, 2]
+
+
+def test_bounds_of_a_later_round_widen_those_that_the_lake_knows(tmp_path: Path) -> None:
+    """Each kind of column, where no file leaves a doubt: what the lake says of a whole column is read back, and is of
+    the same kind as what a manifest says."""
+    made = Foreign(tmp_path / "source", SCHEMA)
+    attach, options = str(tmp_path / "lake.db"), bridge.Options(rename="main.t", verify="none")
+    for k in (5, -7, 90):
+        made.table.append(pa.Table.from_pylist([row(k)], schema=made.table.schema().as_arrow()))
+        told = catch_up(Pair(f"iceberg:{made.metadata}", f"ducklake:{attach}", options), Silent())
+        assert told.exit_code == 0, (told.error, [each.message for each in told.tables])
+    said = lake_rows(tmp_path / "lake.db", "SELECT column_id, min_value, max_value FROM ducklake_table_column_stats")
+    with duckdb.connect() as connection:
+        connection.execute("SET TimeZone = 'UTC'")
+        ends = connection.from_arrow(pa.Table.from_pylist([row(-7), row(90)], schema=made.table.schema().as_arrow()))
+        low, high = ends.project("COLUMNS(*)::VARCHAR").order("id").fetchall()
+    assert sorted(said) == [each for each in zip(IDS.values(), low, high, strict=True) if each[0] != IDS["s"]]
