@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from datetime import date, datetime, timedelta, timezone
 from decimal import Decimal
 from pathlib import Path
@@ -13,7 +14,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from pyiceberg.conversions import to_bytes
+from pyiceberg.partitioning import PartitionField, PartitionSpec
 from pyiceberg.schema import Schema
+from pyiceberg.transforms import VoidTransform
 from pyiceberg.types import (
     DateType,
     DecimalType,
@@ -223,3 +226,28 @@ def test_bounds_of_a_later_round_widen_those_that_the_lake_knows(tmp_path: Path)
         ends = connection.from_arrow(pa.Table.from_pylist([row(-7), row(90)], schema=made.table.schema().as_arrow()))
         low, high = ends.project("COLUMNS(*)::VARCHAR").order("id").fetchall()
     assert sorted(said) == [each for each in zip(IDS.values(), low, high, strict=True) if each[0] != IDS["s"]]
+
+
+def test_a_delete_of_a_spec_whose_fields_are_all_void_reaches_every_file(tmp_path: Path) -> None:
+    """As Iceberg Java has it (PartitionSpec.isPartitioned): a table of version 1 keeps a dropped key as void."""
+    made = Foreign(tmp_path / "source", SCHEMA, PartitionSpec(PartitionField(IDS["s"], 1000, VoidTransform(), "v")))
+    with made.table.update_spec() as change:
+        change.add_field("n", "identity")
+    arrow = made.table.schema().as_arrow()
+    for k in (1, 2, 3):
+        save(path := tmp_path / f"{k}.parquet", pa.Table.from_pylist([row(k)], schema=arrow), IDS)
+        made.add((path, 1, (None, k)))
+    pair = Pair(
+        f"iceberg:{made.metadata}",
+        f"ducklake:{tmp_path}/lake.db",
+        bridge.Options(rename="main.t", verify="none"),
+    )
+    assert catch_up(pair, Silent()).exit_code == 0
+    gone = save(tmp_path / "gone.parquet", pa.table({"id": [2]}), IDS)
+    delete_equal(made, gone, 1, [1], {1: (to_bytes(LongType(), 2), to_bytes(LongType(), 2), 0)})
+    for lake in ("lake", "whole"):
+        now = replace(pair, source=f"iceberg:{made.metadata}", target=f"ducklake:{tmp_path}/{lake}.db")
+        assert catch_up(now, Silent()).exit_code == 0
+        with connect(*needed("duckdb")) as opened_lake:
+            opened_lake.execute(f"ATTACH 'ducklake:{tmp_path}/{lake}.db' AS lake (READ_ONLY)")
+            assert opened_lake.execute("SELECT id FROM lake.main.t ORDER BY id").fetchall() == [(1,), (3,)]
