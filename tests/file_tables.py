@@ -47,14 +47,19 @@ Stated = Mapping[int, tuple[bytes | None, bytes | None, int]]
 
 
 def _file(
-    path: Path, rows: int, content: DataFileContent, ids: Sequence[int] | None, stated: Stated | None = None
+    path: Path,
+    rows: int,
+    content: DataFileContent,
+    ids: Sequence[int] | None,
+    stated: Stated | None = None,
+    void: int = 0,
 ) -> DataFile:
     stated = stated or {}
     made = DataFile.from_args(
         content=content,
         file_path=str(path),
         file_format=FileFormat[path.suffix[1:].upper()],
-        partition=Record(),
+        partition=Record(*[None] * void),
         record_count=rows,
         file_size_in_bytes=path.stat().st_size,
         equality_ids=None if ids is None else list(ids),
@@ -85,7 +90,7 @@ class _Deletes(ManifestWriterV2):
 
 
 def delete_equal(table: Foreign, path: Path, rows: int, ids: Sequence[int], stated: Stated | None = None) -> None:
-    """One snapshot with an equality delete file of the first spec, which reaches every file if that has no keys."""
+    """One snapshot with an equality delete file of the first spec, which reaches every file if its keys are void."""
     with table.table.transaction() as transaction:
         adding = transaction.update_snapshot().fast_append()
 
@@ -94,7 +99,8 @@ def delete_equal(table: Foreign, path: Path, rows: int, ids: Sequence[int], stat
             return _Deletes(first, schema, adding.new_manifest_output(), adding.snapshot_id, "deflate")
 
         adding.new_manifest_writer = writer  # type: ignore[method-assign]  # PyIceberg writes no delete manifests
-        adding.append_data_file(_file(path, rows, DataFileContent.EQUALITY_DELETES, ids, stated))
+        void = max(len(each.fields) for each in table.table.specs().values())
+        adding.append_data_file(_file(path, rows, DataFileContent.EQUALITY_DELETES, ids, stated, void))
         adding.commit()
 
 

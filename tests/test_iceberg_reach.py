@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from datetime import date, datetime, timedelta, timezone
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
+import duckdb
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from pyiceberg.conversions import to_bytes
+from pyiceberg.partitioning import PartitionField, PartitionSpec
 from pyiceberg.schema import Schema
+from pyiceberg.transforms import VoidTransform
 from pyiceberg.types import (
     DateType,
     DecimalType,
@@ -38,6 +42,7 @@ from converters.iceberg.reader import open_source
 from tests.file_tables import append, delete_equal, save
 from tests.foreign_files import Foreign
 from tests.iceberg_parts import opened
+from tests.support import lake_rows
 from tests.test_postgres import running, spot
 
 __all__ = ["running", "spot"]  # fixtures
@@ -204,3 +209,45 @@ def test_a_delete_concerns_what_was_added_before_it(followed: Followed) -> None:
     followed.round()
     assert followed.is_right()
     assert [len(followed.rows[name]) for name in ("before", "9")] == [1, 2]
+
+
+def test_bounds_of_a_later_round_widen_those_that_the_lake_knows(tmp_path: Path) -> None:
+    """Each kind of column, where no file leaves a doubt: what the lake says of a whole column is read back, and is of
+    the same kind as what a manifest says."""
+    made = Foreign(tmp_path / "source", SCHEMA)
+    attach, options = str(tmp_path / "lake.db"), bridge.Options(rename="main.t", verify="none")
+    for k in (5, -7, 90):
+        made.table.append(pa.Table.from_pylist([row(k)], schema=made.table.schema().as_arrow()))
+        told = catch_up(Pair(f"iceberg:{made.metadata}", f"ducklake:{attach}", options), Silent())
+        assert told.exit_code == 0, (told.error, [each.message for each in told.tables])
+    said = lake_rows(tmp_path / "lake.db", "SELECT column_id, min_value, max_value FROM ducklake_table_column_stats")
+    with duckdb.connect() as connection:
+        connection.execute("SET TimeZone = 'UTC'")
+        ends = connection.from_arrow(pa.Table.from_pylist([row(-7), row(90)], schema=made.table.schema().as_arrow()))
+        low, high = ends.project("COLUMNS(*)::VARCHAR").order("id").fetchall()
+    assert sorted(said) == [each for each in zip(IDS.values(), low, high, strict=True) if each[0] != IDS["s"]]
+
+
+def test_a_delete_of_a_spec_whose_fields_are_all_void_reaches_every_file(tmp_path: Path) -> None:
+    """As Iceberg Java has it (PartitionSpec.isPartitioned): a table of version 1 keeps a dropped key as void."""
+    made = Foreign(tmp_path / "source", SCHEMA, PartitionSpec(PartitionField(IDS["s"], 1000, VoidTransform(), "v")))
+    with made.table.update_spec() as change:
+        change.add_field("n", "identity")
+    arrow = made.table.schema().as_arrow()
+    for k in (1, 2, 3):
+        save(path := tmp_path / f"{k}.parquet", pa.Table.from_pylist([row(k)], schema=arrow), IDS)
+        made.add((path, 1, (None, k)))
+    pair = Pair(
+        f"iceberg:{made.metadata}",
+        f"ducklake:{tmp_path}/lake.db",
+        bridge.Options(rename="main.t", verify="none"),
+    )
+    assert catch_up(pair, Silent()).exit_code == 0
+    gone = save(tmp_path / "gone.parquet", pa.table({"id": [2]}), IDS)
+    delete_equal(made, gone, 1, [1], {1: (to_bytes(LongType(), 2), to_bytes(LongType(), 2), 0)})
+    for lake in ("lake", "whole"):
+        now = replace(pair, source=f"iceberg:{made.metadata}", target=f"ducklake:{tmp_path}/{lake}.db")
+        assert catch_up(now, Silent()).exit_code == 0
+        with connect(*needed("duckdb")) as opened_lake:
+            opened_lake.execute(f"ATTACH 'ducklake:{tmp_path}/{lake}.db' AS lake (READ_ONLY)")
+            assert opened_lake.execute("SELECT id FROM lake.main.t ORDER BY id").fetchall() == [(1,), (3,)]

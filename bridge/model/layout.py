@@ -82,6 +82,11 @@ class PartitionSpec:
     id: int
     fields: tuple[PartitionField, ...] = ()
 
+    @property
+    def is_partitioned(self) -> bool:
+        """Whether any of its fields tells files apart: a dropped one is void in tables of version 1."""
+        return any(each.transform is not Simple.VOID for each in self.fields)
+
 
 @dataclass(frozen=True, slots=True)
 class SortField:

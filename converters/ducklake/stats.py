@@ -213,5 +213,6 @@ class Hull:
 
 
 def _extreme(which: str, values: pa.Array, before: pa.Array | None) -> pa.Array:
-    every = pa.chunked_array([values] if before is None else [values, before])
+    # times of manifests are in nanoseconds, those of a catalog in microseconds
+    every = pa.chunked_array([values] if before is None else [values, before.cast(values.type)])
     return pa.array([pc.min_max(every)[which]], every.type)

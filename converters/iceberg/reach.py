@@ -176,7 +176,7 @@ def _concerned(
         for manifest, path, of, oldest in data.select("manifest", "path", "spec", "oldest").iter_rows():
             if manifest in kept or oldest >= row["sequence"]:
                 continue
-            if not spec.fields or (of == spec.id and _overlap(numbers[spec.id], ours, summaries.get(path))):
+            if not spec.is_partitioned or (of == spec.id and _overlap(numbers[spec.id], ours, summaries.get(path))):
                 kept.add(manifest)
     return data.filter(pl.col("manifest").is_in(list(kept)))
 
@@ -234,6 +234,6 @@ def concerning(
     for row in deletes.rows(named=True):
         older = (pl.col("sequence") < row["sequence"]) & (pl.col("begin") < (row["end"] or _FAR))
         reached = pl.col("end").is_null() | (pl.col("end") > row["begin"])
-        here = pl.lit(not source.table.specs[row["spec"]].fields) | (pl.col("spec") == row["spec"])
+        here = pl.lit(not source.table.specs[row["spec"]].is_partitioned) | (pl.col("spec") == row["spec"])
         chosen.append(_possible(files.filter(older & reached & here), "entry", row, keys, bounds))
     return pl.concat(chosen).select("path", "begin").unique()

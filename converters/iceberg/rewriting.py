@@ -91,7 +91,7 @@ class Rewriting:
                 row["sequence"],
                 row["spec"],
                 repr(values[row["path"]]),
-                not table.specs[row["spec"]].fields,
+                not table.specs[row["spec"]].is_partitioned,
             )
             for row in wanted.unique("path", maintain_order=True).rows(named=True)
         ]

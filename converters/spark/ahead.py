@@ -15,8 +15,6 @@ from typing import Any
 
 import pyarrow as pa
 
-from bridge.errors import BridgeError
-
 __all__ = ["Ahead", "stream"]
 
 _BYTES = 32 << 20
@@ -70,8 +68,8 @@ class Ahead:
         return batch
 
     def reraise(self) -> None:
-        """Raise the error of ours that reading ended with, if it did; any other came to who took the batches."""
-        if isinstance(self._error, BridgeError):
+        """Raise the error that reading ended with, if it did."""
+        if self._error is not None:
             raise self._error
 
     def _read(self) -> None:

@@ -93,7 +93,7 @@ class AvroFile:
                     yield pa.RecordBatch.from_arrays(made, schema=schema)
             except BridgeError:
                 raise
-            except _ERRORS as error:
+            except Exception as error:  # every codec has errors of its own
                 raise _wrong(self.path, error) from error
 
 

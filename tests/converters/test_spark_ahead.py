@@ -45,17 +45,17 @@ def test_few_batches_wait_and_reading_ends_with_the_taking() -> None:
 
 @pytest.mark.parametrize("threads", [1, 4])
 def test_every_row_arrives_in_order_or_the_error_as_it_was(threads: int) -> None:
-    def broken(good: int) -> Iterator[pa.RecordBatch]:
+    def broken(good: int, error: Exception) -> Iterator[pa.RecordBatch]:
         yield from [BATCH] * good
-        raise Missing("data file x is not there")
+        raise error
 
     with duckdb.connect(config={"threads": str(threads)}) as connection:
         with Ahead([BATCH] * 20) as rows:
             connection.register("v", stream(BATCH.schema, rows))
             found = connection.execute("SELECT v FROM v").fetchnumpy()["v"]
         assert (found.reshape(20, -1) == np.arange(1 << 19)).all() and rows.count == len(found)
-        for good in (0, 20):
-            with pytest.raises(Missing, match="data file x"), Ahead(broken(good)) as rows:
+        for good, error in ((0, Missing("data file x")), (20, Missing("data file x")), (1, MemoryError("data file x"))):
+            with pytest.raises(type(error), match="data file x"), Ahead(broken(good, error)) as rows:
                 connection.register("v", stream(BATCH.schema, rows))
                 try:
                     connection.execute("CREATE OR REPLACE TABLE t AS FROM v")

@@ -376,6 +376,20 @@ def test_a_file_that_holds_other_than_promised_is_refused(tmp_path: Path) -> Non
         rewrite(task(tmp_path / "cut.parquet", tmp_path / "out", (field(1, "i", Leaf.INT64),)))
 
 
+@pytest.mark.parametrize("codec", ["deflate", "bzip2", "xz", "zstandard"])
+def test_avro_blocks_that_cannot_be_unpacked_are_told_by_their_file(codec: str, tmp_path: Path) -> None:
+    """Each codec raises errors of its own."""
+    stored = {"type": "record", "name": "r", "fields": [{"name": "n", "type": "long", "field-id": 1}]}
+    with io.BytesIO() as made:
+        fastavro.writer(made, stored, ({"n": n * 7919 % 1_000} for n in range(50_000)), codec=codec)
+        content = bytearray(made.getvalue())
+    for place in range(len(content) // 2, len(content) - 100, 7):
+        content[place] ^= 0xFF
+    (tmp_path / "broken.avro").write_bytes(content)
+    with pytest.raises(Unreachable, match=r"data file .*broken\.avro cannot be read"):
+        rewrite(task(tmp_path / "broken.avro", tmp_path / "out", (field(1, "n", Leaf.INT64),), format="avro"))
+
+
 def test_files_are_cut_at_the_target_size_and_say_where_they_begin(tmp_path: Path) -> None:
     source = save(tmp_path / "source.parquet", {"i": list(range(300_000))}, {"i": 1}, compression="none")
     settings = Settings(target_bytes=400_000, row_group_rows=20_000)
