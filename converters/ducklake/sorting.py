@@ -20,7 +20,7 @@ from bridge.model.table import Table
 from bridge.model.types import Leaf
 from converters.ducklake.columns import ColumnRow
 from converters.ducklake.identifiers import identifier, literal
-from converters.parquet.places import ROW_ID
+from converters.parquet.places import called_row_id
 
 __all__ = ["Declared", "SortKey", "next_order", "order_findings", "sort_keys", "written_order"]
 
@@ -162,9 +162,11 @@ def order_findings(table: Table, held: Declared | None) -> Iterator[Finding]:
     if said:
         yield Finding(Code.SORT_ORDER, str(table.name), said)
     followed = len(written_order(table, keys))
-    named = [each.name for each in table.schema.fields if each.name.casefold() == ROW_ID.name]
-    if followed and named and table.next_row_id is not None:
-        said = f"files that are written are not sorted: column {named[0]} stands where their rows would hold their ids"
+    named = called_row_id(table.schema.fields)
+    if followed and named is not None and table.next_row_id is not None:
+        said = (
+            f"files that are written are not sorted: column {named.name} stands where their rows would hold their ids"
+        )
         yield Finding(Code.SORT_KEY, str(table.name), said)
     elif followed < len(keys):
         said = f"files that are written are sorted by {followed} of the lake's {len(keys)} sort keys: "

@@ -7,7 +7,7 @@ leaves this one out of what it merges (as tried with DuckDB 1.5.5).
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Sequence
 
 import numpy as np
 import pyarrow as pa
@@ -17,7 +17,7 @@ from bridge.errors import Unreachable
 from bridge.model.types import Field, FieldId, Leaf
 from converters import storage
 
-__all__ = ["ROW_ID", "places_of", "position_field"]
+__all__ = ["ROW_ID", "called_row_id", "places_of", "position_field"]
 
 ROW_ID = Field(FieldId(2147483540), "_ducklake_internal_row_id", Leaf.INT64)
 """Ids that places do not tell; reserved by Iceberg v3 as _row_id, and taken over by DuckLake under this name."""
@@ -27,6 +27,11 @@ _ID = 2147483448
 _NAME = "_bridge_position"
 _KEY = b"PARQUET:field_id"
 _BATCH = 65_536
+
+
+def called_row_id(fields: Iterable[Field]) -> Field | None:
+    """The column that has the name of the ids, in whatever case: beside it they have no room."""
+    return next((each for each in fields if each.name.casefold() == ROW_ID.name), None)
 
 
 def position_field(taken: Collection[str]) -> Field:

@@ -91,7 +91,7 @@ class AvroFile:
                         continue
                     made = [build([row[name] for row in rows]) for _, name, build in wanted]
                     yield pa.RecordBatch.from_arrays(made, schema=schema)
-            except BridgeError:
+            except (BridgeError, MemoryError):
                 raise
             except Exception as error:  # every codec has errors of its own
                 raise _wrong(self.path, error) from error

@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from bridge.model.types import Field
-from converters.parquet.places import ROW_ID
+from converters.parquet.places import ROW_ID, called_row_id
 from converters.spark.plan import RewriteTask
 from converters.spark.project import field_id
 
@@ -51,4 +51,4 @@ class RowNumbers:
 
 
 def _is_taken(task: RewriteTask) -> bool:
-    return any(each.name.casefold() == ROW_ID.name for each in task.target.fields)
+    return called_row_id(task.target.fields) is not None
