@@ -6,6 +6,7 @@ import pyarrow as pa
 
 from bridge.ports import Rows
 from converters.parquet import quiet
+from converters.parquet.quoting import identifier
 
 __all__ = ["difference"]
 
@@ -13,7 +14,7 @@ __all__ = ["difference"]
 def difference(mine: Rows, theirs: Rows) -> str:
     """How the first differ from the second; empty when they do not."""
     held, wanted = pa.Table.from_batches(list(mine), mine.schema), pa.Table.from_batches(list(theirs), theirs.schema)
-    columns = ", ".join(map(_quoted, wanted.schema.names))
+    columns = ", ".join(map(identifier, wanted.schema.names))
     mine_as = ", ".join(_as_whole(name, held.schema, wanted.schema) for name in wanted.schema.names)
     with quiet.connect() as connection:
         connection.execute("SET TimeZone = 'UTC'")
@@ -29,13 +30,9 @@ def difference(mine: Rows, theirs: Rows) -> str:
     return f"{held.num_rows} rows where the source has {wanted.num_rows}; {missing} missing, {extra} that it has not"
 
 
-def _quoted(name: str) -> str:
-    return '"' + name.replace('"', '""') + '"'
-
-
 def _as_whole(name: str, held: pa.Schema, wanted: pa.Schema) -> str:
     """A column as it is; a number that the source gives as text, since it has more digits than Arrow, as text too."""
-    at = _quoted(name)
+    at = identifier(name)
     if name not in held.names:
         return at
     kind, other = held.field(name).type, wanted.field(name).type
