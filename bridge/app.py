@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
 
@@ -23,6 +24,7 @@ from bridge.ports import (
     AdoptedTable,
     Check,
     CommitResult,
+    KeptOpen,
     LakeTableInfo,
     Notice,
     ObjectWrite,
@@ -94,6 +96,15 @@ class Ends:
     def remembered(self) -> str:
         """How a bookmark names the source."""
         return " ".join(each for each in (self.from_.lasting, self.source.configured) if each)
+
+    @contextmanager
+    def kept_open(self) -> Iterator[None]:
+        """While this lasts neither is opened for each question."""
+        with ExitStack() as opened:
+            for each in (self.source, self.target):
+                if isinstance(each, KeptOpen):
+                    opened.enter_context(each.kept_open())
+            yield
 
 
 def open_ends(source: str, target: str, options: Options) -> Ends:

@@ -27,6 +27,7 @@ __all__ = [
     "Fitted",
     "Held",
     "Holder",
+    "KeptOpen",
     "KnowsEnded",
     "Lake",
     "LakeTableInfo",
@@ -223,6 +224,15 @@ class KnowsEnded(Protocol):
 
     def ended(self, name: TableName, there: TargetTable) -> Endings | None:
         """Those of a table that are another's to delete, of the older snapshots that a target holds."""
+        ...
+
+
+@runtime_checkable
+class KeptOpen(Protocol):
+    """A source or target that is asked many small things, each of which would open it."""
+
+    def kept_open(self) -> AbstractContextManager[None]:
+        """It stays open while this lasts, or for as long as others can be kept from it."""
         ...
 
 

@@ -9,7 +9,7 @@ import sys
 import time
 from collections.abc import Sequence
 from dataclasses import replace
-from datetime import datetime, timezone
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -88,7 +88,7 @@ def test_what_the_source_then_expires_was_told_of(mirrored: Mirrored) -> None:
     told = outcome.expiring
     assert told is not None and told.danger is Danger.NOW and told.by is None and told.due == told.files
     # now it happens
-    life.table.maintenance.expire_snapshots().older_than(datetime.now(timezone.utc)).commit()
+    life.table.maintenance.expire_snapshots().older_than(datetime.now(UTC)).commit()
     life.table = life.catalog.load_table(life.name)
     lost = before - reached(life)
     assert lost and told.files == len(lost) == len(lost & in_lake(mirrored))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from datetime import date, datetime, timedelta, timezone
+from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -68,7 +68,7 @@ FIRST = (9, 98, -11, 997, -2, 9_998, 99_997, 999_998)
 def row(k: int) -> Row:
     at, clock = datetime(1970, 1, 1, 12) + timedelta(hours=k, microseconds=k), timedelta(microseconds=(k + 11) * 80_000)
     values = (k, k, f"{k + 20:07}é" * 9, Decimal(f"{k}.25"), date(1970, 1, 1) + timedelta(days=k), at)
-    return dict(zip(NAMES, (*values, at.replace(tzinfo=timezone.utc), (datetime.min + clock).time()), strict=True))
+    return dict(zip(NAMES, (*values, at.replace(tzinfo=UTC), (datetime.min + clock).time()), strict=True))
 
 
 class Followed:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from datetime import datetime, timezone
+from datetime import UTC, datetime
 from typing import Any
 
 from bridge.cli.render import size_text
@@ -63,7 +63,7 @@ def _time(micros: int | None) -> str | None:
     if micros is None:
         return None
     seconds, rest = divmod(micros, 1_000_000)
-    made = datetime.fromtimestamp(seconds, timezone.utc).replace(microsecond=rest)
+    made = datetime.fromtimestamp(seconds, UTC).replace(microsecond=rest)
     return made.isoformat(timespec="microseconds").replace("+00:00", "Z")
 
 

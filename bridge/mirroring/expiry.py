@@ -6,7 +6,7 @@ Decided from the source's snapshots and from what a catalog counts; no manifest 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from datetime import datetime, timezone
+from datetime import UTC, datetime
 from enum import Enum
 
 import numpy as np
@@ -58,7 +58,7 @@ class Expiring:
         parts += [f"{self.due} can go now"] if self.due else []
         if self.by is not None:
             rest = self.files - self.gone - self.due
-            parts.append(f"{rest} from {datetime.fromtimestamp(self.by, timezone.utc).isoformat(' ', 'seconds')} on")
+            parts.append(f"{rest} from {datetime.fromtimestamp(self.by, UTC).isoformat(' ', 'seconds')} on")
         which = f"{self.snapshots} older snapshots ({self.first} to {self.last})" if self.first else "older snapshots"
         said = f"{which} use {self.files} data files ({self.bytes:,} bytes) that the source may delete"
         return f"{said}: {', '.join(parts)} ({self.why})"

@@ -11,6 +11,7 @@ from bridge.mirroring.expiry import Danger, Expiring, expiring
 from bridge.mirroring.names import follow_names
 from bridge.mirroring.pair import Pair, Round, State, TableOutcome
 from bridge.model.findings import Code
+from bridge.model.options import Options
 from bridge.planning.plan import Action, TablePlan
 from bridge.planning.selection import is_open, is_wanted, literal, unmatched
 from bridge.ports import ProgressSink
@@ -34,20 +35,28 @@ def catch_up(pair: Pair, progress: ProgressSink, aside: tuple[TableOutcome, ...]
     options = replace(pair.options, follow=True, exclude=exclude)
     try:
         ends = open_ends(pair.source, pair.target, options)
-        followed = follow_names(pair, ends, options, progress)
-        there = ends.source.tables()
-        beside = ends.source.objects().objects if options.tables else ()
-        idle = unmatched((*there, *(each.name for each in beside)), options)
-        # the last one was dropped, or the first is still to come
-        waits = not there or (len(idle) == len(options.tables) > 0 and all(map(is_open, idle)))
-        left = None if waits else followed.options
-        if left is not None and aside and not any(is_wanted(name, left) for name in there):
-            left = None
-        report = None if left is None else carry_out(ends, left, progress)
+        with ends.kept_open():
+            tables, idle = _done(pair, ends, options, aside, progress)
     except BridgeError as error:
         return Round(pair, began, time.monotonic() - clock, error=error, aside=aside)
-    tables = (*followed.outcomes, *(_outcomes(report, ends, time.time()) if report is not None else ()))
-    return Round(pair, began, time.monotonic() - clock, tables, idle=tuple(idle), aside=aside)
+    return Round(pair, began, time.monotonic() - clock, tables, idle=idle, aside=aside)
+
+
+def _done(
+    pair: Pair, ends: Ends, options: Options, aside: tuple[TableOutcome, ...], progress: ProgressSink
+) -> tuple[tuple[TableOutcome, ...], tuple[str, ...]]:
+    """What became of each table, and the patterns that match none."""
+    followed = follow_names(pair, ends, options, progress)
+    there = ends.source.tables()
+    beside = ends.source.objects().objects if options.tables else ()
+    idle = tuple(unmatched((*there, *(each.name for each in beside)), options))
+    # the last one was dropped, or the first is still to come
+    waits = not there or (len(idle) == len(options.tables) > 0 and all(map(is_open, idle)))
+    left = None if waits else followed.options
+    if left is not None and aside and not any(is_wanted(name, left) for name in there):
+        left = None
+    report = None if left is None else carry_out(ends, left, progress)
+    return (*followed.outcomes, *(_outcomes(report, ends, time.time()) if report is not None else ())), idle
 
 
 def _outcomes(report: Report, ends: Ends, now: float) -> list[TableOutcome]:

@@ -1,7 +1,8 @@
 """The process that asks DuckDB: a lake and queries come in as JSON on standard input, answers go out as JSON.
 
-Run as `python -m converters.ducklake.asking`, so that the catalog is never open twice in one process. pyarrow, which
-takes longer to import than most questions to answer, is imported where it is needed.
+Run as `python -m converters.ducklake.asking EXTENSION ...`, so that the catalog is never open twice in one process. It
+gets ready before it reads. pyarrow, which takes longer to import than most questions to answer, is imported where it is
+needed.
 """
 
 from __future__ import annotations
@@ -29,10 +30,10 @@ def _load_expected(connection: duckdb.DuckDBPyConnection, path: str) -> None:
 
 def main() -> None:
     """Answer each query with its rows as text, or with the error that DuckDB raised."""
-    asked = json.load(sys.stdin)
     answers: list[dict[str, object]] = []
     try:
-        connection = connect(*asked["extensions"])
+        connection = connect(*sys.argv[1:])
+        asked = json.load(sys.stdin)
         if asked["objects"]:
             from converters.ducklake.remote import connect_objects
 

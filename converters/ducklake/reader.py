@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import TypeVar
@@ -31,7 +32,7 @@ from converters.ducklake.catalog.history import (
     lake_state,
     snapshot_ids,
 )
-from converters.ducklake.catalog.session import Place, Session, parse_place, session, with_retry
+from converters.ducklake.catalog.session import Place, Session, kept_open, parse_place, session, with_retry
 from converters.ducklake.definition import History, history_of, table_of
 from converters.ducklake.endings import endings
 from converters.ducklake.source_files import read_files
@@ -111,6 +112,10 @@ class LakeSource:
         with session(self.place) as opened:
             state = lake_state(opened)
             return state if self.options.at is None else lake_state(opened, _at(state, self.options.at))
+
+    def kept_open(self) -> AbstractContextManager[None]:
+        """A DuckDB file is not opened for each question while this lasts."""
+        return kept_open(self.place)
 
     def within(self, work: Callable[[Session], Result]) -> Result:
         """Work in a session of its own, in which the lake still holds the state that was read."""

@@ -8,7 +8,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Mapping, Sequence
-from typing import cast
+from typing import Any, Self, cast
 
 import pyarrow as pa
 
@@ -18,39 +18,66 @@ from converters.ducklake.catalog.places import Place
 from converters.ducklake.extensions import needed
 from converters.ducklake.identifiers import identifier, literal
 
-__all__ = ["Answer", "ask", "compare_rows", "try_statements"]
+__all__ = ["Answer", "Asking", "ask", "compare_rows", "try_statements"]
 
 Answer = list[list[str | None]] | BridgeError
 """Rows with every value as text, or DuckDB's error."""
 
 
-def _run(place: Place, asked: Mapping[str, object], attach: str = "") -> dict[str, list[dict[str, object]]]:
-    """Secrets go by standard input and the environment, never by the command line; answers come back without them."""
-    attach = attach or place.statement("READ_ONLY", whole=True)
-    ran = subprocess.run(
-        [sys.executable, "-m", "converters.ducklake.asking"],
-        input=json.dumps({"attach": attach, "extensions": needed(place.backend), **asked}),
-        capture_output=True,
-        text=True,
-        check=False,
-        env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path)), **place.environment},
-    )
-    if ran.returncode or not ran.stdout:
-        last = (ran.stderr.strip().splitlines() or [f"exit code {ran.returncode}"])[-1]
-        raise BridgeError(f"DuckDB could not be asked about {place.attach}: {place.hide(last)}")
-    said: dict[str, list[dict[str, object]]] = json.loads(ran.stdout)
-    if "error" in said:
-        raise BridgeError(f"DuckDB cannot open {place.attach}: {place.hide(str(said['error']))}")
-    return said
+class Asking:
+    """DuckDB in a process of its own, which gets ready while its questions are still to come. It answers once.
+
+    Secrets go by standard input and the environment, never by the command line; answers come back without them.
+    """
+
+    def __init__(self, place: Place) -> None:
+        self._place = place
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "converters.ducklake.asking", *needed(place.backend)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            process_group=0,  # what interrupts us from the keyboard does not keep a commit in hand from being verified
+            env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path)), **place.environment},
+        )
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """End the process, whether it was asked or not."""
+        self._process.kill()
+        for pipe in (self._process.stdin, self._process.stdout, self._process.stderr):
+            if pipe is not None:
+                pipe.close()
+        self._process.wait()
+
+    def answer(self, asked: Mapping[str, object], attach: str = "") -> list[dict[str, object]]:
+        """What is said to each query; BridgeError when the lake cannot be opened at all."""
+        place, attach = self._place, attach or self._place.statement("READ_ONLY", whole=True)
+        out, err = self._process.communicate(json.dumps({"attach": attach, **asked}))
+        if self._process.returncode or not out:
+            last = (err.strip().splitlines() or [f"exit code {self._process.returncode}"])[-1]
+            raise BridgeError(f"DuckDB could not be asked about {place.attach}: {place.hide(last)}")
+        said: dict[str, Any] = json.loads(out)
+        if "error" in said:
+            raise BridgeError(f"DuckDB cannot open {place.attach}: {place.hide(str(said['error']))}")
+        answers: list[dict[str, object]] = said["answers"]
+        return answers
 
 
-def ask(place: Place, queries: Sequence[str], objects: bool = False) -> list[Answer]:
+def ask(place: Place, queries: Sequence[str], objects: bool = False, ready: Asking | None = None) -> list[Answer]:
     """The answers in the order of the queries; BridgeError when the lake cannot be opened at all. `objects`: its files
-    lie in an object store."""
-    said = _run(place, {"objects": objects, "queries": list(queries)})
+    lie in an object store. `ready`: a process that waits for them."""
+    with ready or Asking(place) as asking:
+        said = asking.answer({"objects": objects, "queries": list(queries)})
     return [
         cast(list[list[str | None]], each["rows"]) if "rows" in each else BridgeError(place.hide(str(each["error"])))
-        for each in said["answers"]
+        for each in said
     ]
 
 
@@ -59,10 +86,11 @@ def try_statements(place: Place, alias: str, statements: Sequence[str]) -> list[
     attach = (
         f"SET python_enable_replacements = false; ATTACH {literal(f'ducklake:{place.path}')} AS {identifier(alias)}"
     )
-    said = _run(place, {"objects": False, "queries": list(statements)}, attach)
+    with Asking(place) as asking:
+        said = asking.answer({"objects": False, "queries": list(statements)}, attach)
     return [
         cast(list[list[str | None]], each["rows"]) if "rows" in each else BridgeError(str(each["error"]))
-        for each in said["answers"]
+        for each in said
     ]
 
 
@@ -93,7 +121,8 @@ def compare_rows(place: Place, relation: str, rows: Rows, objects: bool = False)
                 f"SELECT count(*) FROM ({mine} EXCEPT ALL {theirs})",
             ],
         }
-        said = _run(place, asked)["answers"]
+        with Asking(place) as asking:
+            said = asking.answer(asked)
     for each in said:
         if "error" in each:
             return place.hide(str(each["error"]))

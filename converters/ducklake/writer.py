@@ -32,7 +32,7 @@ from converters.ducklake.catalog.folders import table_folder
 from converters.ducklake.catalog.history import snapshot_ids
 from converters.ducklake.catalog.moves import drop_table, move_tables
 from converters.ducklake.catalog.objects import held_objects, schema_of, standing
-from converters.ducklake.catalog.session import Place, Session, exists, parse_place, session, with_retry
+from converters.ducklake.catalog.session import Place, Session, exists, kept_open, parse_place, session, with_retry
 from converters.ducklake.catalog.standing import HeldTable
 from converters.ducklake.columns import column_rows
 from converters.ducklake.extensions import connect, needed, packaged
@@ -41,7 +41,7 @@ from converters.ducklake.identifiers import literal, qualified
 from converters.ducklake.partition import written_partition
 from converters.ducklake.remote import needs_objects, setup_words
 from converters.ducklake.review import nul_text, review_table
-from converters.ducklake.scanner import ask, compare_rows
+from converters.ducklake.scanner import Asking, ask, compare_rows
 from converters.ducklake.settings import lake_settings
 from converters.ducklake.sorting import Declared, next_order, written_order
 from converters.ducklake.types import duckdb_type, stored_fields
@@ -70,7 +70,9 @@ class DuckLakeTarget:
         self.place = place
         self._chosen = dict(options.type_map)
         self._limit = options.inline_deletes
-        if place.is_server and options.verify != "none":
+        self._verifies = options.verify != "none"
+        self._asking: Asking | None = None
+        if place.is_server and self._verifies:
             _require_extensions(place)
         self._existed = exists(place)
         asked = None if options.data_path is None else absolute(options.data_path).rstrip("/") + "/"
@@ -265,8 +267,20 @@ class DuckLakeTarget:
         """All tables and objects in one transaction. A new file is built beside its place and linked there when
         complete."""
         now = time.time_ns() // 1000
-        if self._existed or self.place.is_server:
-            return with_retry(lambda: self._in_place(writes, progress, objects, now))
+        if self._verifies:
+            self._asking = Asking(self.place)
+        try:
+            if self._existed or self.place.is_server:
+                return with_retry(lambda: self._in_place(writes, progress, objects, now))
+            return self._linked(writes, progress, objects, now)
+        except BaseException:
+            if self._asking is not None:
+                self._asking.close()
+            raise
+
+    def _linked(
+        self, writes: Sequence[TableWrite], progress: ProgressSink, objects: Sequence[ObjectWrite], now: int
+    ) -> CommitResult:
         building = Place(self.place.backend, f"{self.place.path}.bridge-{os.getpid()}")
         new = NewLake(self.data_path, _CREATED_BY)
         linked, opened = False, None
@@ -372,6 +386,10 @@ class DuckLakeTarget:
             found = [each for each in reads.live_tables(opened) if each.id in outside]
         return any(_is(each, name) for each in found for name in names)
 
+    def kept_open(self) -> AbstractContextManager[None]:
+        """A DuckDB file is not opened for each question while this lasts."""
+        return kept_open(self.place)
+
     @contextmanager
     def _looking(self) -> Iterator[Session | None]:
         if not self._existed and not exists(self.place):
@@ -429,7 +447,7 @@ class DuckLakeTarget:
         for write in writes:
             questions += _questions(write, snapshots.get(write.name, {}), self._chosen, read_files)
         try:
-            answers = ask(self.place, [query for _, query, _ in questions], self._in_objects(writes))
+            answers = ask(self.place, [query for _, query, _ in questions], self._in_objects(writes), self._asking)
         except BridgeError as error:
             return [Check("DuckDB opens the lake", error.message)]
         checks = [Check("DuckDB opens the lake")]

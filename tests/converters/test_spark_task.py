@@ -314,7 +314,7 @@ def test_promotions_defaults_constants_and_columns_without_a_source(tmp_path: Pa
         field(10, "s", Struct((field(11, "x", Leaf.INT32, initial_default="5"),))),
     )
     written = rewrite(task(source, tmp_path / "out", fields, constants={5: "a%20b"}))
-    at = dt.datetime(2024, 1, 31, 10, 34, 56, tzinfo=dt.timezone.utc)
+    at = dt.datetime(2024, 1, 31, 10, 34, 56, tzinfo=dt.UTC)
     tail = (dt.date(1969, 12, 31), uuid.UUID(bytes=bytes(range(16))), "a%20b", b"\0a", None)
     [first, second] = rows(written)
     assert first[:2] == (1, struct.unpack("f", struct.pack("f", 0.1))[0])

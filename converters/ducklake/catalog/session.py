@@ -1,12 +1,14 @@
 """A session on a catalog: one library, one process, one transaction.
 
 A DuckDB file has one owner, and a second handle in the same process drops its lock; two SQLite libraries in one process
-lose commits. So sessions are short `with` blocks, and DuckDB's own view of a lake is asked in a subprocess.
+lose commits. So sessions are short `with` blocks, and DuckDB's own view of a lake is asked in a subprocess. What many
+sessions in a row would open again and again may be kept open between those that only read.
 """
 
 from __future__ import annotations
 
 import os
+import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -26,11 +28,13 @@ from converters.ducklake.catalog.places import Place, parse_place
 from converters.ducklake.catalog.tables import METADATA
 from converters.ducklake.identifiers import identifier
 
-__all__ = ["Place", "Session", "create_all", "exists", "is_still", "parse_place", "session", "with_retry"]
+__all__ = ["Place", "Session", "create_all", "exists", "is_still", "kept_open", "parse_place", "session", "with_retry"]
 
 _TRIES = 6
 _FIRST_WAIT = 0.2
 _BATCH = 10_000
+_LONGEST = 5.0
+"""Seconds that a DuckDB file is kept open at most: who wants to write to it waits for as long."""
 _SQLITE_MAGIC = b"SQLite format 3\0"
 
 Result = TypeVar("Result")
@@ -185,6 +189,52 @@ def _require_kind(place: Place) -> None:
         raise Blocked(f"{place.path} is not an SQLite file", code="foreign-catalog", hint=hint)
 
 
+class _Kept:
+    """A DuckDB file that is open for reading between sessions: connecting to it again takes no time."""
+
+    def __init__(self) -> None:
+        self._guard = threading.Lock()
+        self._handle: sa.PoolProxiedConnection | None = None
+        self._over = False
+
+    def keep(self, engine: sa.Engine) -> None:
+        """Keep open what a session has opened."""
+        with self._guard:
+            if self._handle is None and not self._over:
+                self._handle = engine.raw_connection()
+
+    def let_go(self, over: bool = False) -> None:
+        """Close it; until a session keeps it again, or for good."""
+        with self._guard:
+            self._over = self._over or over
+            if self._handle is not None:
+                self._handle.close()
+            self._handle = None
+
+
+_kept: dict[str, _Kept] = {}
+"""By the path of the file."""
+
+
+@contextmanager
+def kept_open(place: Place) -> Iterator[None]:
+    """While this lasts, though for five seconds at most, sessions that read a DuckDB file do not open it each for
+    itself: that takes longer than most of what they ask. One that writes has it for itself as ever."""
+    if place.backend != "duckdb" or place.path in _kept:
+        yield
+        return
+    kept = _kept[place.path] = _Kept()
+    timer = threading.Timer(_LONGEST, kept.let_go, (True,))
+    timer.daemon = True
+    timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()
+        del _kept[place.path]
+        kept.let_go(True)
+
+
 @contextmanager
 def session(place: Place, *, create: bool = False, write: bool = False) -> Iterator[Session]:
     """A session whose transaction is committed at the end and rolled back on an error; it may only read unless told.
@@ -200,14 +250,19 @@ def session(place: Place, *, create: bool = False, write: bool = False) -> Itera
             raise Overtaken(f"{place.path} exists already")
         engine = _engine(place, write or create)
     opened: Session | None = None
-    committing = kept = False
+    committing = done = False
+    kept = _kept.get(place.path) if place.backend == "duckdb" else None
+    if kept is not None and (write or create):
+        kept.let_go()
     try:
         connection = with_retry(lambda: _connect(engine, place))
         try:
             with connection.begin():
                 opened = Session(place, connection, write or create)
+                if kept is not None and not (write or create):
+                    kept.keep(engine)
                 yield opened
-                committing = kept = True
+                committing = done = True
             if create and place.backend == "duckdb":
                 # what a full disk keeps out of the file must fail here, not when the file is opened next
                 connection.exec_driver_sql("CHECKPOINT")
@@ -221,11 +276,11 @@ def session(place: Place, *, create: bool = False, write: bool = False) -> Itera
     except (sa.exc.DBAPIError, duckdb.Error) as error:
         found = translated(error, place, committing)
         # of a lost connection nobody knows whether it committed
-        kept = kept and not isinstance(found, Conflict)
+        done = done and not isinstance(found, Conflict)
         raise found from error
     finally:
         engine.dispose()
-        if opened is not None and not kept:
+        if opened is not None and not done:
             opened.remove_files()
 
 
