@@ -22,6 +22,7 @@ from bridge.ports import Held, Notice, ProgressSink, TargetTable
 from converters.ducklake.catalog import reads
 from converters.ducklake.catalog.ended import ended_files, scheduled
 from converters.ducklake.catalog.folders import table_folder
+from converters.ducklake.catalog.handles import kept_open
 from converters.ducklake.catalog.history import (
     Definition,
     LakeState,
@@ -32,7 +33,7 @@ from converters.ducklake.catalog.history import (
     lake_state,
     snapshot_ids,
 )
-from converters.ducklake.catalog.session import Place, Session, kept_open, parse_place, session, with_retry
+from converters.ducklake.catalog.session import Place, Session, parse_place, session, with_retry
 from converters.ducklake.definition import History, history_of, table_of
 from converters.ducklake.endings import endings
 from converters.ducklake.source_files import read_files

@@ -15,7 +15,8 @@ import pyarrow as pa
 
 from bridge.errors import BridgeError
 from bridge.model.paths import scheme
-from converters.ducklake.catalog.session import Place, is_still
+from converters.ducklake.catalog.handles import copied, is_still
+from converters.ducklake.catalog.places import Place
 from converters.ducklake.extensions import needed
 from converters.ducklake.identifiers import literal, qualified
 
@@ -37,14 +38,14 @@ class LakeRows:
         if version == _CURRENT:
             options.append("READ_ONLY")
             if place.backend == "sqlite" and is_still(place.path):
-                place = _copied(place, self._directory)
+                place = copied(place, f"{self._directory}/catalog")
         elif place.is_server:
             raise BridgeError(
                 f"{place.attach}: DuckDB reads no catalog of version {version} as it is",
                 hint=f"upgrade it: {place.statement('AUTOMATIC_MIGRATION true')}",
             )
         else:
-            place = _copied(place, self._directory)
+            place = copied(place, f"{self._directory}/catalog")
             options.append("AUTOMATIC_MIGRATION true")
         path = f"{self._directory}/rows.arrow"
         asked = {
@@ -77,12 +78,3 @@ class LakeRows:
     def __iter__(self) -> Iterator[pa.RecordBatch]:
         with pa.OSFile(self._path, "rb") as source:
             yield from pa.ipc.open_stream(source)
-
-
-def _copied(place: Place, directory: str) -> Place:
-    path = f"{directory}/catalog"
-    shutil.copyfile(place.path, path)
-    for suffix in (".wal", "-wal"):
-        if os.path.exists(place.path + suffix):
-            shutil.copyfile(place.path + suffix, path + suffix)
-    return Place(place.backend, path)

@@ -29,10 +29,11 @@ from converters.ducklake.catalog.commit import NewLake, write_tables
 from converters.ducklake.catalog.definition import declared
 from converters.ducklake.catalog.ended import ended_files, ever_registered, ranges
 from converters.ducklake.catalog.folders import table_folder
+from converters.ducklake.catalog.handles import kept_open
 from converters.ducklake.catalog.history import snapshot_ids
 from converters.ducklake.catalog.moves import drop_table, move_tables
 from converters.ducklake.catalog.objects import held_objects, schema_of, standing
-from converters.ducklake.catalog.session import Place, Session, exists, kept_open, parse_place, session, with_retry
+from converters.ducklake.catalog.session import Place, Session, exists, parse_place, session, with_retry
 from converters.ducklake.catalog.standing import HeldTable
 from converters.ducklake.columns import column_rows
 from converters.ducklake.extensions import connect, needed, packaged

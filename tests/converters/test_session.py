@@ -11,8 +11,10 @@ import pytest
 import sqlalchemy as sa
 
 from bridge.errors import Conflict
-from converters.ducklake.catalog import session as module
-from converters.ducklake.catalog.session import Place, create_all, kept_open, session
+from converters.ducklake.catalog import handles
+from converters.ducklake.catalog import session as sessions
+from converters.ducklake.catalog.handles import kept_open
+from converters.ducklake.catalog.session import Place, create_all, session
 
 OPEN = "import duckdb, sys; duckdb.connect(sys.argv[1], read_only=sys.argv[2] == 'read').close()"
 COUNT = sa.text("SELECT count(*) FROM ducklake_metadata")
@@ -48,7 +50,7 @@ def noted(place: Place) -> None:
 def test_it_is_open_between_what_is_read_and_for_nobody_when_it_is_written(place: Place) -> None:
     assert others(place) == ["read", "write"]
     with kept_open(place):
-        assert count(place) == 0
+        assert [count(place), count(place)] == [0, 0]
         assert others(place) == ["read"]
         noted(place)
         assert others(place) == ["read", "write"]
@@ -59,8 +61,15 @@ def test_it_is_open_between_what_is_read_and_for_nobody_when_it_is_written(place
     assert others(place) == ["read", "write"]
 
 
+def test_two_at_once_keep_what_each_of_them_locks(place: Place) -> None:
+    with session(place):
+        assert count(place) == 0
+        assert others(place) == ["read"]
+    assert others(place) == ["read", "write"]
+
+
 def test_it_is_let_go_after_an_error_and_in_time(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "_LONGEST", 0.5)
+    monkeypatch.setattr(handles, "_LONGEST", 0.5)
     with kept_open(place):
         assert count(place) == 0
         time.sleep(1)
@@ -73,7 +82,7 @@ def test_it_is_let_go_after_an_error_and_in_time(place: Place, monkeypatch: pyte
 
 
 def test_another_writer_is_waited_for_as_ever(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "_TRIES", 2)
+    monkeypatch.setattr(sessions, "_TRIES", 2)
     holder = subprocess.Popen(
         [
             sys.executable,

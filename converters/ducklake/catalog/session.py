@@ -1,14 +1,12 @@
 """A session on a catalog: one library, one process, one transaction.
 
-A DuckDB file has one owner, and a second handle in the same process drops its lock; two SQLite libraries in one process
-lose commits. So sessions are short `with` blocks, and DuckDB's own view of a lake is asked in a subprocess. What many
-sessions in a row would open again and again may be kept open between those that only read.
+Two SQLite libraries in one process lose commits, and a file's locks are the process's (handles.py). So sessions are
+short `with` blocks, and DuckDB's own view of a lake is asked in a subprocess.
 """
 
 from __future__ import annotations
 
 import os
-import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -20,22 +18,20 @@ import pyarrow as pa
 import sqlalchemy as sa
 from sqlalchemy.pool import NullPool
 
-from bridge.errors import Blocked, BridgeError, Conflict, Overtaken, Unreachable
+from bridge.errors import BridgeError, Conflict, Overtaken
 from converters import storage
 from converters.ducklake.catalog import postgres
 from converters.ducklake.catalog.errors import translated
+from converters.ducklake.catalog.handles import files, kept
 from converters.ducklake.catalog.places import Place, parse_place
 from converters.ducklake.catalog.tables import METADATA
 from converters.ducklake.identifiers import identifier
 
-__all__ = ["Place", "Session", "create_all", "exists", "is_still", "kept_open", "parse_place", "session", "with_retry"]
+__all__ = ["Place", "Session", "create_all", "exists", "parse_place", "session", "with_retry"]
 
 _TRIES = 6
 _FIRST_WAIT = 0.2
 _BATCH = 10_000
-_LONGEST = 5.0
-"""Seconds that a DuckDB file is kept open at most: who wants to write to it waits for as long."""
-_SQLITE_MAGIC = b"SQLite format 3\0"
 
 Result = TypeVar("Result")
 
@@ -119,23 +115,7 @@ def _without_bool(column: pa.ChunkedArray) -> pa.ChunkedArray:
     return column.cast(pa.int8()) if pa.types.is_boolean(column.type) else column
 
 
-def is_still(path: str) -> bool:
-    """Whether an SQLite file with a write-ahead log lies where nobody can write: SQLite reads it only when it is told
-    that it will not change, and only without anything left in the log."""
-    with open(path, "rb") as file:
-        head = file.read(20)
-    log = f"{path}-wal"
-    if head[18:20] != b"\x02\x02" or os.access(os.path.dirname(path), os.W_OK):
-        return False
-    if os.path.exists(log) and os.path.getsize(log):
-        raise Unreachable(
-            f"catalog {path} has a write-ahead log that cannot be read in a directory that cannot be written",
-            hint="copy both files to a directory that can be written, and name that catalog",
-        )
-    return True
-
-
-def _engine(place: Place, write: bool) -> sa.Engine:
+def _engine(place: Place, write: bool, still: bool) -> sa.Engine:
     if place.backend == "duckdb":
         url = sa.URL.create("duckdb", database=place.path)
         engine = sa.create_engine(url, poolclass=NullPool, connect_args={} if write else {"read_only": True})
@@ -147,7 +127,7 @@ def _engine(place: Place, write: bool) -> sa.Engine:
 
         return engine
     url = sa.URL.create("sqlite", database=place.path)
-    if not write and is_still(place.path):
+    if still:
         # SQLAlchemy takes other options of SQLite in the query, and leaves the path alone then
         url = sa.URL.create(
             "sqlite",
@@ -167,121 +147,63 @@ def _engine(place: Place, write: bool) -> sa.Engine:
     return engine
 
 
-def _require_kind(place: Place) -> None:
-    """A file that is not what the locator says must not be opened, let alone written."""
-    try:
-        with open(place.path, "rb") as file:
-            head = file.read(20)
-    except IsADirectoryError:
-        raise Blocked(f"{place.path} is a directory, not a catalog file", code="foreign-catalog") from None
-    except FileNotFoundError:
-        raise Unreachable(
-            f"catalog {place.path} is not there", hint="check the path; migrate creates a lake that is its target"
-        ) from None
-    except OSError as error:
-        raise Unreachable(f"catalog {place.path} cannot be read: {error.strerror}") from error
-    is_duckdb, is_sqlite = head[8:12] == b"DUCK", head.startswith(_SQLITE_MAGIC)
-    if place.backend == "duckdb" and not is_duckdb:
-        hint = f"write ducklake:sqlite:{place.path}" if is_sqlite else "name another file; nothing was written"
-        raise Blocked(f"{place.path} is not a DuckDB file", code="foreign-catalog", hint=hint)
-    if place.backend == "sqlite" and not is_sqlite:
-        hint = f"write ducklake:{place.path}" if is_duckdb else "name another file; nothing was written"
-        raise Blocked(f"{place.path} is not an SQLite file", code="foreign-catalog", hint=hint)
-
-
-class _Kept:
-    """A DuckDB file that is open for reading between sessions: connecting to it again takes no time."""
-
-    def __init__(self) -> None:
-        self._guard = threading.Lock()
-        self._handle: sa.PoolProxiedConnection | None = None
-        self._over = False
-
-    def keep(self, engine: sa.Engine) -> None:
-        """Keep open what a session has opened."""
-        with self._guard:
-            if self._handle is None and not self._over:
-                self._handle = engine.raw_connection()
-
-    def let_go(self, over: bool = False) -> None:
-        """Close it; until a session keeps it again, or for good."""
-        with self._guard:
-            self._over = self._over or over
-            if self._handle is not None:
-                self._handle.close()
-            self._handle = None
-
-
-_kept: dict[str, _Kept] = {}
-"""By the path of the file."""
-
-
-@contextmanager
-def kept_open(place: Place) -> Iterator[None]:
-    """While this lasts, though for five seconds at most, sessions that read a DuckDB file do not open it each for
-    itself: that takes longer than most of what they ask. One that writes has it for itself as ever."""
-    if place.backend != "duckdb" or place.path in _kept:
-        yield
-        return
-    kept = _kept[place.path] = _Kept()
-    timer = threading.Timer(_LONGEST, kept.let_go, (True,))
-    timer.daemon = True
-    timer.start()
-    try:
-        yield
-    finally:
-        timer.cancel()
-        del _kept[place.path]
-        kept.let_go(True)
-
-
 @contextmanager
 def session(place: Place, *, create: bool = False, write: bool = False) -> Iterator[Session]:
     """A session whose transaction is committed at the end and rolled back on an error; it may only read unless told.
 
     Conflict when another process holds the catalog, Unreachable when it is not there, Blocked when it is no catalog.
     """
-    if place.is_server:
-        engine = postgres.engine(place, write=write, create=create)
-    else:
-        if not create:
-            _require_kind(place)
-        elif exists(place):
-            raise Overtaken(f"{place.path} exists already")
-        engine = _engine(place, write or create)
+    write = write or create
+    held = kept(place)
+    if held is not None and write:
+        held.let_go()
     opened: Session | None = None
     committing = done = False
-    kept = _kept.get(place.path) if place.backend == "duckdb" else None
-    if kept is not None and (write or create):
-        kept.let_go()
     try:
-        connection = with_retry(lambda: _connect(engine, place))
-        try:
-            with connection.begin():
-                opened = Session(place, connection, write or create)
-                if kept is not None and not (write or create):
-                    kept.keep(engine)
-                yield opened
-                committing = done = True
-            if create and place.backend == "duckdb":
-                # what a full disk keeps out of the file must fail here, not when the file is opened next
-                connection.exec_driver_sql("CHECKPOINT")
-                connection.commit()
-        except (sa.exc.DBAPIError, duckdb.Error) as error:
-            if isinstance(getattr(error, "orig", error), duckdb.FatalException):
-                connection.invalidate()  # nothing can be rolled back in it, and trying would hide the cause
-            raise
-        finally:
-            connection.close()
+        with _opened(place, write, create) as engine:
+            connection = with_retry(lambda: _connect(engine, place))
+            try:
+                with connection.begin():
+                    opened = Session(place, connection, write)
+                    if held is not None and not write:
+                        held.keep(engine)
+                    yield opened
+                    committing = done = True
+                if create and place.backend == "duckdb":
+                    # what a full disk keeps out of the file must fail here, not when the file is opened next
+                    connection.exec_driver_sql("CHECKPOINT")
+                    connection.commit()
+            except (sa.exc.DBAPIError, duckdb.Error) as error:
+                if isinstance(getattr(error, "orig", error), duckdb.FatalException):
+                    connection.invalidate()  # nothing can be rolled back in it, and trying would hide the cause
+                raise
+            finally:
+                connection.close()
     except (sa.exc.DBAPIError, duckdb.Error) as error:
         found = translated(error, place, committing)
         # of a lost connection nobody knows whether it committed
         done = done and not isinstance(found, Conflict)
         raise found from error
     finally:
-        engine.dispose()
         if opened is not None and not done:
             opened.remove_files()
+
+
+@contextmanager
+def _opened(place: Place, write: bool, create: bool) -> Iterator[sa.Engine]:
+    """What connects to a catalog; a file is noted as open for as long."""
+    if create and not place.is_server and exists(place):
+        raise Overtaken(f"{place.path} exists already")
+    still = not place.is_server and files.open(place, write, create)
+    try:
+        engine = postgres.engine(place, write=write, create=create) if place.is_server else _engine(place, write, still)
+        try:
+            yield engine
+        finally:
+            engine.dispose()
+    finally:
+        if not place.is_server:
+            files.close(place)
 
 
 def exists(place: Place) -> bool:
