@@ -341,7 +341,10 @@ class Session:
             return None
         with pa.memory_map(rows) as source:
             expected = pa.ipc.open_stream(source).read_all()
-        self.connection.register("judge_rows", expected)
+        # bare: pyarrow would import pandas first, which takes as long as the questions to many a table
+        self.connection.register("judge_stream", expected.__arrow_c_stream__())
+        self.run("CREATE OR REPLACE TEMP TABLE judge_rows AS FROM judge_stream")
+        self.connection.unregister("judge_stream")
         given = self.columns_of(where, "judge_rows") or []
         names = [column.name for column in columns]
         if names != expected.schema.names:
@@ -358,7 +361,6 @@ class Session:
         done = self.attempt(
             where, f"CREATE OR REPLACE TABLE memory.main.{twin} AS SELECT {', '.join(parts)} FROM judge_rows"
         )
-        self.connection.unregister("judge_rows")
         self.answers = {key: value for key, value in self.answers.items() if key[0] != twin}
         return None if done is None else columns
 
