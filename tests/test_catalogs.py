@@ -495,7 +495,7 @@ def test_verify_goes_on_after_a_table_that_cannot_be_read(rest: Rest, tmp_path: 
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("kind", sampled(SHAPES, set(), set(SHAPES[::3])))
+@pytest.mark.parametrize("kind", sampled(SHAPES, set(), set(SHAPES[::6])))
 def test_metadata_of_every_shape_arrives_through_a_catalog_as_it_does_by_its_path(
     kind: str, rest: Rest, tmp_path: Path
 ) -> None:

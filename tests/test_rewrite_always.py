@@ -23,9 +23,11 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore::ResourceWarning", "ignore::pytest.PytestUnraisableExceptionWarning"),
 ]
 
-KINDS = ("v2_eqdel_pos", "v3_lineage", "fmt_mixed", "mor_delete_whole_file")
+KINDS = ("v2_eqdel_pos", "v3_lineage")
 MORE = (
     *(
+        "fmt_mixed",
+        "mor_delete_whole_file",
         "evo_readd",
         "v2_mor",
         "v2_mor_rewrite_pos",

@@ -47,7 +47,7 @@ def is_sorted(file: Any) -> bool:
 
 
 REWRITE: dict[str, Any] = {"fmt_mixed": "when-needed"}
-RUNS = (("v2_eqdel_pos", False), ("fmt_mixed", True), ("v2_mor_twice", True))
+RUNS = (("v2_eqdel_pos", True), ("fmt_mixed", True), ("v2_mor_twice", True))
 MORE = (
     *((kind, not follow) for kind, follow in RUNS),
     *(("v3_lineage", follow) for follow in (False, True)),

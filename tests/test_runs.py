@@ -39,8 +39,7 @@ UNSTABLE = {
 }
 QUICK_CUTS = {"evo_float_double"}
 FOLLOWED = {
-    "addfiles_nested", "delete_all", "evo_list_struct", "evo_readd", "evo_reorder", "hist_expired_mor", "mor_spec_evo",
-    "part_identity", "spec_evo", "stats_nan", "v2_mor_compact", "v2_mor_update_merge", "v3_default", "v3_dv_twice",
+    "addfiles_nested", "evo_readd", "hist_expired_mor", "mor_spec_evo", "stats_nan", "v2_mor_compact", "v3_dv_twice",
 }  # fmt: skip
 
 
@@ -124,7 +123,7 @@ def test_changes_on_both_sides_are_a_conflict(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("backend", ["", "sqlite:"])
+@pytest.mark.parametrize("backend", ["", pytest.param("sqlite:", marks=pytest.mark.exhaustive)])
 def test_a_lake_with_other_tables_gets_one_more(backend: str, tmp_path: Path) -> None:
     found, lake = case("evo_struct"), tmp_path / f"lake.{'sqlite' if backend else 'ducklake'}"
     made = use(
