@@ -19,7 +19,7 @@ from bridge.model.findings import Code
 from bridge.model.paths import PathMap, apply_map
 from converters import storage
 from converters.deletes.windows import islands
-from converters.iceberg.avro import file_metadata, read_frame, read_records
+from converters.iceberg.avro import file_metadata, read_frame, records_mentioning
 from converters.iceberg.metadata import IcebergTable, Snapshot
 
 __all__ = [
@@ -343,14 +343,17 @@ def _only_file() -> pl.Expr:
 
 def partitions(path: str, path_map: PathMap, wanted: Sequence[str]) -> dict[str, dict[str, object]]:
     """The partition values of some files of a manifest, by resolved path and the manifest's own field names."""
-    try:
-        records = read_records(storage.read(path, "manifest"))
-    except ValueError as error:
-        raise _unreadable("manifest", path, error) from error
     chosen = set(wanted)
     found: dict[str, dict[str, object]] = {}
-    for record in records:
-        file = apply_map(record["data_file"]["file_path"], path_map)
-        if file in chosen:
-            found[file] = record["data_file"].get("partition") or {}
+    try:
+        content = storage.read(path, "manifest")
+        for names in ({each.rsplit("/", 1)[-1] for each in chosen}, {""}):  # all, where a map made other names
+            for record in records_mentioning(content, names):
+                file = apply_map(record["data_file"]["file_path"], path_map)
+                if file in chosen:
+                    found[file] = record["data_file"].get("partition") or {}
+            if found.keys() == chosen:
+                break
+    except ValueError as error:
+        raise _unreadable("manifest", path, error) from error
     return found
