@@ -7,6 +7,8 @@ import json
 import os
 import random
 import shutil
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -17,7 +19,7 @@ import pyarrow.parquet as pq
 import pytest
 
 import bridge
-from tests.support import Case, case, lake_rows, migrate_case, run, run_here, tree_hash, use
+from tests.support import ROOT, Case, case, lake_rows, migrate_case, run, run_here, tree_hash, use
 from tests.test_ownership import copied
 
 Json = dict[str, Any]
@@ -345,3 +347,28 @@ def test_at_ends_the_history_and_a_later_run_goes_on(tmp_path: Path) -> None:
     second = found.facts["snapshots"][1]["snapshot_id"]
     assert attempt(found, lake, at=str(second)).plan.tables[0].snapshots == 2
     assert attempt(found, lake).plan.tables[0].action.value == "append"
+
+
+FAILING = """
+import os, signal, sys, time
+from bridge.cli import main as module
+from bridge.errors import Unreachable
+
+def work(**_: object) -> None:
+    try:
+        os.kill(os.getpid(), getattr(signal, sys.argv[1]) if sys.argv[1:] else 0)
+        time.sleep(0.1)
+    except KeyboardInterrupt as error:
+        raise Unreachable("a task failed") from error
+    raise Unreachable("a task failed")
+
+module.cli.main = work
+module.main()
+"""
+
+
+@pytest.mark.parametrize(("signals", "code"), [((), 6), (("SIGINT",), 130), (("SIGTERM",), 130)])
+def test_an_error_that_an_interruption_made_is_one(signals: tuple[str, ...], code: int) -> None:
+    ended = subprocess.run([sys.executable, "-c", FAILING, *signals], capture_output=True, text=True, cwd=ROOT)
+    assert ended.returncode == code, ended.stderr
+    assert ended.stderr.startswith("error: " if code == 6 else "interrupted; ")

@@ -87,14 +87,14 @@ def main() -> NoReturn:
         sys.exit(error.exit_code)
     except (click.Abort, KeyboardInterrupt):
         _interrupted()
-    except BridgeError as error:
-        from bridge.cli import render
-
-        render.fail(error, as_json)
-        sys.exit(error.exit_code)
     except Exception as error:  # noqa: BLE001  # the outermost layer: no traceback reaches a user
         if stopped:
-            _interrupted()  # a library told of the signal in its own way
+            _interrupted()  # what was at work told of the signal in its own way
+        if isinstance(error, BridgeError):
+            from bridge.cli import render
+
+            render.fail(error, as_json)
+            sys.exit(error.exit_code)
         import os
         import traceback
 
