@@ -422,6 +422,65 @@ def test_what_somebody_else_wrote_stops_that_table_alone(mirrored: Mirrored) -> 
     assert mirrored.ids().keys() == {"db.a", "db.b", "db.c"}
 
 
+def test_what_somebody_else_wrote_is_found_when_its_snapshot_has_expired(tmp_path: Path) -> None:
+    """A later commit and an ordinary expiry take away what says who wrote to a table; its own rows still tell."""
+    mirrored = Mirrored(tmp_path, "sqlite:")
+    foreign = {
+        "insert": ["INSERT INTO lake.db.insert (id) VALUES (-1)"],
+        "delete": ["DELETE FROM lake.db.delete WHERE id = (SELECT min(id) FROM lake.db.delete)"],
+        "truncate": ["DELETE FROM lake.db.truncate"],
+        "alter": ["ALTER TABLE lake.db.alter DROP COLUMN x"],
+        "rename": ["ALTER TABLE lake.db.rename RENAME TO renamed"],
+        "merge": ["CALL ducklake_merge_adjacent_files('lake', 'merge', schema => 'db')"],
+        "sort": ["ALTER TABLE lake.db.sort SET SORTED BY (id)"],
+        "none": [],
+        "moved": [],
+    }
+    lives = {name: mirrored.add(f"db.{name}", number) for number, name in enumerate(foreign)}
+    for life in lives.values():
+        does(life, "append", "append")
+    does(lives["none"], "delete", "truncate", "append", "delete")
+    mirrored.round()
+    lives["moved"].call("db.elsewhere")
+    does(lives["none"], "append", "overwrite", "rename_column")
+    mirrored.round()
+    lives["moved"].call("db.moved")
+    mirrored.round()
+    last = [
+        "CREATE TABLE lake.db.later AS SELECT 1 AS id",
+        "CALL ducklake_expire_snapshots('lake', older_than => now())",
+    ]
+    statements = ["USE lake", *(each for listed in foreign.values() for each in listed), *last]
+    assert [each for each in use(mirrored.attach, statements) if each] == []
+    assert len(lake_rows(mirrored.lake, "SELECT snapshot_id FROM ducklake_snapshot")) == 1
+    found = {str(each.source).removeprefix("db."): each for each in mirrored.round().tables}
+    calm = {"none", "moved", "sort", "merge"}
+    assert {name: each.state.value for name, each in found.items()} == {
+        name: "current" if name in calm else "conflict" for name in foreign
+    }
+    assert "renamed_table to db.renamed" in found["rename"].message
+    for life in lives.values():
+        does(life, "append")
+    assert states(mirrored.round()) == {
+        f"db.{name}": "applied" if name in calm - {"merge"} else "conflict" for name in foreign
+    }
+
+
+def test_a_name_that_a_renamed_table_left_is_free(mirrored: Mirrored) -> None:
+    first = mirrored.add()
+    does(first, "append")
+    mirrored.round()
+    first.call("db.moved")
+    mirrored.round()
+    [old] = mirrored.ids().values()
+    mirrored.lives["db.moved"] = first
+    second = mirrored.add("db.t", 2)
+    does(second, "append")
+    assert states(mirrored.round()) == {"db.moved": "current", "db.t": "applied"}
+    assert mirrored.ids()["db.moved"] == old != mirrored.ids()["db.t"]
+    assert mirrored.wrong() == []
+
+
 def test_a_name_that_somebody_else_has_stops_the_rename(mirrored: Mirrored) -> None:
     life = mirrored.add("db.a")
     does(life, "append")
