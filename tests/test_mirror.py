@@ -24,6 +24,7 @@ from bridge.mirroring import loop
 from bridge.mirroring.aside import Aside, needs_somebody
 from bridge.mirroring.pair import Pair, Round, State, TableOutcome
 from bridge.mirroring.rounds import catch_up
+from bridge.mirroring.status import Standing, status
 from bridge.model.table import TableName
 from bridge.ports import Silent
 from converters.ducklake.catalog.session import parse_place, session
@@ -464,6 +465,21 @@ def test_what_somebody_else_wrote_is_found_when_its_snapshot_has_expired(tmp_pat
     assert states(mirrored.round()) == {
         f"db.{name}": "applied" if name in calm - {"merge"} else "conflict" for name in foreign
     }
+
+
+def test_two_mirrors_that_lead_back_do_not_feed_each_other(tmp_path: Path) -> None:
+    mirrored = Mirrored(tmp_path, "sqlite:")
+    does(mirrored.add(), "append", "append")
+    mirrored.round()
+    lake, out = f"ducklake:{mirrored.attach}", f"iceberg:{tmp_path}/out"
+    assert states(catch_up(Pair(lake, out, bridge.Options(verify="none")), Silent())) == {"db.t": "applied"}
+    before = lake_rows(mirrored.lake, "SELECT snapshot_id FROM ducklake_snapshot")
+    back = catch_up(Pair(out, lake, bridge.Options(verify="none")), Silent())
+    assert states(back) == {"db.t": "blocked"} and "was itself brought from db.t" in back.tables[0].message
+    assert lake_rows(mirrored.lake, "SELECT snapshot_id FROM ducklake_snapshot") == before
+    [stands] = status(out, lake, now=time.time())
+    assert (stands.standing, stands.exit_code) == (Standing.FOREIGN, 3)
+    assert states(mirrored.round()) == {"db.t": "current"}
 
 
 def test_a_name_that_a_renamed_table_left_is_free(mirrored: Mirrored) -> None:
