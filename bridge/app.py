@@ -114,6 +114,20 @@ def open_ends(source: str, target: str, options: Options) -> Ends:
     return Ends(from_, to, open_source(from_, options), open_target(to, options))
 
 
+def circle(ends: Ends, table: Table, to: TableName) -> Finding | None:
+    """What to say of a table that was brought from the very one that it would be brought to: each of two mirrors would
+    take the other's commits for new ones, for ever."""
+    origin, lasting = table.origin, ends.to.lasting
+    from_, name = origin.get("from", ""), origin.get("name", "").casefold()
+    called = str(to).casefold()
+    if not (from_ == lasting or from_.startswith(f"{lasting} (")) or name not in (called, f"main.{called}"):
+        return None
+    said = f"{table.name} was itself brought from {to} in {ends.to}"
+    return Finding(
+        Code.TARGET_EXISTS, str(table.name), said, "leave it out with --exclude: it follows the target already"
+    )
+
+
 def plan(source: str, target: str, options: Options | None = None, progress: ProgressSink | None = None) -> Plan:
     """Everything that a migration would do, decided now; nothing is written."""
     options = options or Options()
@@ -139,6 +153,8 @@ def _plan(ends: Ends, options: Options, progress: ProgressSink) -> tuple[Plan, M
     for name, read in readings(opened, [each for each in chosen if each not in hidden], names, held, options, progress):
         try:
             made = decided(read, lake, name, names[name], held, options, progress, clashes.get(name), newest, several)
+            if made.table is not None and (said := circle(ends, made.table, names[name])) is not None:
+                made = blocked_table(name, names[name], said)
             if made.identity is not None:
                 made = replace(made, identity={**made.identity, "from": ends.remembered, "name": str(name)})
         except (Unreachable, UsageError) as error:  # what is wrong with one of several never stops the others

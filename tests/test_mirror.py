@@ -24,6 +24,7 @@ from bridge.mirroring import loop
 from bridge.mirroring.aside import Aside, needs_somebody
 from bridge.mirroring.pair import Pair, Round, State, TableOutcome
 from bridge.mirroring.rounds import catch_up
+from bridge.mirroring.status import Standing, status
 from bridge.model.table import TableName
 from bridge.ports import Silent
 from converters.ducklake.catalog.session import parse_place, session
@@ -420,6 +421,80 @@ def test_what_somebody_else_wrote_stops_that_table_alone(mirrored: Mirrored) -> 
         each.message for each in made.tables if str(each.source) == "db.moved"
     )
     assert mirrored.ids().keys() == {"db.a", "db.b", "db.c"}
+
+
+def test_what_somebody_else_wrote_is_found_when_its_snapshot_has_expired(tmp_path: Path) -> None:
+    """A later commit and an ordinary expiry take away what says who wrote to a table; its own rows still tell."""
+    mirrored = Mirrored(tmp_path, "sqlite:")
+    foreign = {
+        "insert": ["INSERT INTO lake.db.insert (id) VALUES (-1)"],
+        "delete": ["DELETE FROM lake.db.delete WHERE id = (SELECT min(id) FROM lake.db.delete)"],
+        "truncate": ["DELETE FROM lake.db.truncate"],
+        "alter": ["ALTER TABLE lake.db.alter DROP COLUMN x"],
+        "rename": ["ALTER TABLE lake.db.rename RENAME TO renamed"],
+        "merge": ["CALL ducklake_merge_adjacent_files('lake', 'merge', schema => 'db')"],
+        "sort": ["ALTER TABLE lake.db.sort SET SORTED BY (id)"],
+        "none": [],
+        "moved": [],
+    }
+    lives = {name: mirrored.add(f"db.{name}", number) for number, name in enumerate(foreign)}
+    for life in lives.values():
+        does(life, "append", "append")
+    does(lives["none"], "delete", "truncate", "append", "delete")
+    mirrored.round()
+    lives["moved"].call("db.elsewhere")
+    does(lives["none"], "append", "overwrite", "rename_column")
+    mirrored.round()
+    lives["moved"].call("db.moved")
+    mirrored.round()
+    last = [
+        "CREATE TABLE lake.db.later AS SELECT 1 AS id",
+        "CALL ducklake_expire_snapshots('lake', older_than => now())",
+    ]
+    statements = ["USE lake", *(each for listed in foreign.values() for each in listed), *last]
+    assert [each for each in use(mirrored.attach, statements) if each] == []
+    assert len(lake_rows(mirrored.lake, "SELECT snapshot_id FROM ducklake_snapshot")) == 1
+    found = {str(each.source).removeprefix("db."): each for each in mirrored.round().tables}
+    calm = {"none", "moved", "sort", "merge"}
+    assert {name: each.state.value for name, each in found.items()} == {
+        name: "current" if name in calm else "conflict" for name in foreign
+    }
+    assert "renamed_table to db.renamed" in found["rename"].message
+    for life in lives.values():
+        does(life, "append")
+    assert states(mirrored.round()) == {
+        f"db.{name}": "applied" if name in calm - {"merge"} else "conflict" for name in foreign
+    }
+
+
+def test_two_mirrors_that_lead_back_do_not_feed_each_other(tmp_path: Path) -> None:
+    mirrored = Mirrored(tmp_path, "sqlite:")
+    does(mirrored.add(), "append", "append")
+    mirrored.round()
+    lake, out = f"ducklake:{mirrored.attach}", f"iceberg:{tmp_path}/out"
+    assert states(catch_up(Pair(lake, out, bridge.Options(verify="none")), Silent())) == {"db.t": "applied"}
+    before = lake_rows(mirrored.lake, "SELECT snapshot_id FROM ducklake_snapshot")
+    back = catch_up(Pair(out, lake, bridge.Options(verify="none")), Silent())
+    assert states(back) == {"db.t": "blocked"} and "was itself brought from db.t" in back.tables[0].message
+    assert lake_rows(mirrored.lake, "SELECT snapshot_id FROM ducklake_snapshot") == before
+    [stands] = status(out, lake, now=time.time())
+    assert (stands.standing, stands.exit_code) == (Standing.FOREIGN, 3)
+    assert states(mirrored.round()) == {"db.t": "current"}
+
+
+def test_a_name_that_a_renamed_table_left_is_free(mirrored: Mirrored) -> None:
+    first = mirrored.add()
+    does(first, "append")
+    mirrored.round()
+    first.call("db.moved")
+    mirrored.round()
+    [old] = mirrored.ids().values()
+    mirrored.lives["db.moved"] = first
+    second = mirrored.add("db.t", 2)
+    does(second, "append")
+    assert states(mirrored.round()) == {"db.moved": "current", "db.t": "applied"}
+    assert mirrored.ids()["db.moved"] == old != mirrored.ids()["db.t"]
+    assert mirrored.wrong() == []
 
 
 def test_a_name_that_somebody_else_has_stops_the_rename(mirrored: Mirrored) -> None:

@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
+from shutil import copy2
 from typing import Any
 
 import pytest
@@ -181,6 +182,21 @@ def test_patterns_of_what_is_gone_or_still_to_come_hold_nothing_up(tmp_path: Pat
 
 
 @pytest.mark.slow
+def test_a_lake_that_was_restored_from_a_backup_is_said(followed: Followed, tmp_path: Path) -> None:
+    followed.do("CREATE TABLE t AS SELECT 1 AS i", "CREATE TABLE u AS SELECT 1 AS i")
+    followed.round()
+    copy2(followed.lake, tmp_path / "backup")
+    followed.do("INSERT INTO t VALUES (2)", "INSERT INTO t VALUES (3)")
+    followed.round()
+    copy2(tmp_path / "backup", followed.lake)
+    said = {str(each.source): (each.state.value, each.message) for each in followed.round().tables}
+    assert said["main.u"] == ("current", "")
+    assert said["main.t"][0] == "applied" and "the lake was restored" in said["main.t"][1]
+    followed.do("INSERT INTO t VALUES (4)", "DELETE FROM t WHERE i = 1")
+    assert [each.message for each in followed.round().tables] == ["", ""]
+    assert followed.wrong({"main.t": "t", "main.u": "u"}, tmp_path / "judge") == []
+
+
 def test_what_somebody_else_wrote_is_named_and_never_dropped(followed: Followed) -> None:
     followed.do("CREATE TABLE t AS SELECT 1 AS i")
     followed.round()

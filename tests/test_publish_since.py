@@ -343,7 +343,7 @@ def test_a_lake_that_was_restored_from_a_backup_is_followed_by_a_difference(
     assert current(table)[1] == before
     report = lake.publish(follow=True)
     assert report.exit_code == 0 and not report.faults
-    assert "history-rolled-back" in {each.code.text for each in report.plan.tables[0].findings}
+    assert "history-diverged" in {each.code.text for each in report.plan.tables[0].findings}
     metadata = current(table)[1]
     lost = set(snapshots(before).values()) - {1, 2, 3}
     new = [each for each in metadata["snapshots"] if each["snapshot-id"] not in {1, 2, 3}]

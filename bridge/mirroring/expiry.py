@@ -70,6 +70,8 @@ def expiring(source: Source, target: Target, table: Table, there: TargetTable | 
     mark = None if there is None else there.bookmark
     if there is None or mark is None or mark.ownership == "adopt" or table.imported:
         return None
+    if mark.source.get("uuid", "") != table.uuid:  # it is another table's
+        return None
     endings: Endings | None = None
     if isinstance(target, KnowsEnded):
         endings = target.ended(there.name, there)

@@ -20,6 +20,8 @@ __all__ = ["catch_up"]
 
 _KEPT = "history.expire.max-snapshot-age-ms"
 
+_TOLD = frozenset({Code.HISTORY_DIVERGED, Code.HISTORY_REBUILT, Code.HISTORY_TRIMMED})
+"""What became of history that the target had, or of some that it could not have."""
 _STATES = {
     Code.TARGET_CONFLICT: State.CONFLICT,
     Code.TABLE_UNREADABLE: State.UNREACHABLE,
@@ -101,7 +103,7 @@ def _expiring(each: TablePlan, report: Report, ends: Ends, written: bool, now: f
 
 
 def _said(each: TablePlan) -> str:
-    return "; ".join(said.detail for said in each.findings if said.code is Code.HISTORY_DIVERGED)
+    return "; ".join(said.detail for said in each.findings if said.code in _TOLD)
 
 
 def _hurry(each: TablePlan, report: Report, now: float) -> str:

@@ -8,7 +8,7 @@ from enum import Enum
 
 import pyarrow.compute as pc
 
-from bridge.app import open_ends
+from bridge.app import Ends, circle, open_ends
 from bridge.errors import Blocked, Conflict, Unreachable
 from bridge.mirroring.expiry import Expiring, expiring
 from bridge.model.findings import Finding
@@ -17,7 +17,7 @@ from bridge.model.table import Table, TableName
 from bridge.planning.onward import base_of
 from bridge.planning.planner import definition_of
 from bridge.planning.selection import select, targets
-from bridge.ports import ProgressSink, Silent, Source, SourceTable, TargetTable
+from bridge.ports import ProgressSink, Silent, SourceTable, TargetTable
 
 __all__ = ["Standing", "TableStatus", "status"]
 
@@ -82,7 +82,7 @@ def status(
     for name, to in names.items():
         progress.step(f"{name}: reading metadata")
         try:
-            one, table = _one(opened, name, to, held.get(to), options, now, progress)
+            one, table = _one(ends, name, to, held.get(to), options, now, progress)
             found.append(replace(one, expiring=expiring(opened, lake, table, held.get(to), now)))
         except (Unreachable, Blocked) as error:
             if len(names) == 1:
@@ -95,7 +95,7 @@ def status(
 
 
 def _one(
-    opened: Source,
+    ends: Ends,
     name: TableName,
     to: TableName,
     held: TargetTable | None,
@@ -103,9 +103,10 @@ def _one(
     now: float,
     progress: ProgressSink,
 ) -> tuple[TableStatus, Table]:
-    source = opened.open(name)
+    source = ends.source.open(name)
     commits = source.table.commits
-    verdict = _verdict(source.table, held, options)
+    said = circle(ends, source.table, to)
+    verdict = _verdict(source.table, held, options) if said is None else _foreign(said)
     mark = held.bookmark if held is not None else None
     mine = next((each for each in commits if mark is not None and each.id == mark.commit), None)
     found = TableStatus(
@@ -164,13 +165,17 @@ def _verdict(table: Table, held: TargetTable | None, options: Options) -> _Verdi
             )
         return _Verdict(Standing.CHANGED, place, error.message, error.hint, error.exit_code)
     if isinstance(base, Finding):
-        return _Verdict(Standing.FOREIGN, None, base.detail, base.hint, Blocked.exit_code)
+        return _foreign(base)
     if base == len(table.commits):
         if changed:
             return _Verdict(Standing.CHANGED, base, f"changed in the target by {changed}; nothing is to come")
         return _Verdict(Standing.CURRENT, base)
     kept = "" if base < len(table.commits) - 1 else "no commit is to come, but what the table says of itself changed"
     return _Verdict(Standing.BEHIND, base, kept)
+
+
+def _foreign(said: Finding) -> _Verdict:
+    return _Verdict(Standing.FOREIGN, None, said.detail, said.hint, Blocked.exit_code)
 
 
 def _pending(source: SourceTable, base: int, held: TargetTable | None, progress: ProgressSink) -> tuple[int, int]:

@@ -90,6 +90,8 @@ class Table:
     """How long the source keeps its commits, where the table itself says it."""
     root: str = ""
     """The directory below which the source removes what it does not know; "": its location."""
+    origin: Mapping[str, str] = field(default_factory=dict)
+    """What its bookmark says of where this tool brought it from; empty for a table of somebody else's."""
 
     @property
     def all_fields(self) -> tuple[Field, ...]:

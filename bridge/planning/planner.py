@@ -173,7 +173,7 @@ def decide(
 def _restored(table: Table, bookmark: Bookmark) -> Finding:
     time = datetime.fromtimestamp((bookmark.time or 0) // 1_000_000, UTC).isoformat(" ")
     said = f"the lake was restored: snapshot {bookmark.commit} of {time}, which was carried, is not in it any more"
-    return Finding(Code.HISTORY_ROLLED_BACK, str(table.name), f"{said}; the next snapshot takes back what came after")
+    return Finding(Code.HISTORY_DIVERGED, str(table.name), f"{said}; the next snapshot takes back what came after")
 
 
 def _missing(files: Files, base: int, listed: frozenset[str]) -> frozenset[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Mapping, Sequence
@@ -128,7 +129,15 @@ def table_of(
         properties=_properties(found, state.head),
         next_row_id=found.next_row_id,
         findings=tuple(findings),
+        origin=_origin(found.settings.get("bridge.source", "")),
     )
+
+
+def _origin(text: str) -> dict[str, str]:
+    try:
+        return {str(key): str(value) for key, value in json.loads(text).items()} if text else {}
+    except (ValueError, AttributeError):  # the target side tells of damaged notes
+        return {}
 
 
 def _moments(spans: Iterable[Spanned]) -> list[int]:

@@ -40,6 +40,7 @@ from converters.parquet.dictionaries import has_merged
 from converters.parquet.left_out import LEFT_OUT, packed
 from converters.parquet.places import ROW_ID
 from converters.parquet.sql import field_ids
+from converters.storage.scratch import scratch
 
 __all__ = ["LakeEngine", "open_engine"]
 
@@ -126,7 +127,7 @@ class LakeEngine:
         if len(file.left_out) and not relation.row_id and each.first_row_id is not None:
             relation = replace(relation, row_id=f"{int(each.first_row_id)} + {_PLACE}")
         directory = target.directory.rstrip("/")
-        aside = tempfile.mkdtemp(prefix="ducklake-bridge-") if scheme(directory) else directory
+        aside = tempfile.mkdtemp(dir=scratch()) if scheme(directory) else directory
         local = f"{aside}/.{name}.part"
         try:
             count = _write(relation, target, local, file.left_out)

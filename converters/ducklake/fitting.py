@@ -28,6 +28,7 @@ from converters.ducklake.catalog.places import Place
 from converters.ducklake.catalog.session import session
 from converters.ducklake.identifiers import identifier, qualified
 from converters.ducklake.scanner import Answer, try_statements
+from converters.storage.scratch import scratch
 
 __all__ = ["fit_objects"]
 
@@ -129,7 +130,7 @@ class _Unreadable(Exception):
 
 
 def _ask(trial: _Trial, places: Sequence[int], queries: Sequence[str]) -> list[Answer]:
-    with tempfile.TemporaryDirectory(prefix="bridge-trial-") as directory:
+    with tempfile.TemporaryDirectory(dir=scratch()) as directory:
         place = Place("duckdb", f"{directory}/trial.ducklake")
         with session(place, create=True) as opened:
             new = NewLake(f"{directory}/files/", "trial")

@@ -17,6 +17,7 @@ from bridge.ports import Rows
 from converters.ducklake.catalog.places import Place
 from converters.ducklake.extensions import needed
 from converters.ducklake.identifiers import identifier, literal
+from converters.storage.scratch import scratch
 
 __all__ = ["Answer", "Asking", "ask", "compare_rows", "try_statements"]
 
@@ -103,7 +104,7 @@ def _compared(field: pa.Field) -> str:
 
 def compare_rows(place: Place, relation: str, rows: Rows, objects: bool = False) -> str:
     """How a relation of the lake differs from the rows, as multisets; empty when it does not."""
-    with tempfile.TemporaryDirectory(prefix="ducklake-bridge-") as directory:
+    with tempfile.TemporaryDirectory(dir=scratch()) as directory:
         path = f"{directory}/rows.arrow"
         count = 0
         with pa.OSFile(path, "wb") as sink, pa.ipc.new_stream(sink, rows.schema) as writer:

@@ -19,6 +19,7 @@ from converters.ducklake.catalog.handles import copied, is_still
 from converters.ducklake.catalog.places import Place
 from converters.ducklake.extensions import needed
 from converters.ducklake.identifiers import literal, qualified
+from converters.storage.scratch import scratch
 
 __all__ = ["LakeRows"]
 
@@ -32,7 +33,7 @@ class LakeRows:
     def __init__(
         self, place: Place, version: str, data_path: str, base: str, name: tuple[str, str], snapshot: int
     ) -> None:
-        self._directory = tempfile.mkdtemp(prefix="ducklake-bridge-")
+        self._directory = tempfile.mkdtemp(dir=scratch())
         self._clean = weakref.finalize(self, shutil.rmtree, self._directory, True)
         options = ["OVERRIDE_DATA_PATH true", f"DATA_PATH {literal(data_path)}"]
         if version == _CURRENT:

@@ -20,6 +20,7 @@ import pyarrow as pa
 from bridge.model.files import StatsBatch
 from bridge.model.types import ColumnType, Decimal, FieldId, Leaf, Time, Timestamp, Unit
 from converters.ducklake.types import duckdb_type, type_name
+from converters.storage.scratch import scratch
 
 __all__ = ["StatSpool", "typed"]
 
@@ -39,7 +40,7 @@ class StatSpool:
     """The rows of ducklake_file_column_stats on disk, one file a part and column, so that memory is bounded."""
 
     def __init__(self) -> None:
-        self._directory = Path(tempfile.mkdtemp(prefix="ducklake-bridge-"))
+        self._directory = Path(tempfile.mkdtemp(dir=scratch()))
         self._parts: dict[int, list[Path]] = {}
         self._clean = weakref.finalize(self, shutil.rmtree, self._directory, True)
 

@@ -112,11 +112,17 @@ class DuckLakeTarget:
             every = [*(each for each in reads.ended_tables(opened) if reads.bookmark(opened, each.id))][::-1]
             every += reads.live_tables(opened)
             held = {(each.schema.casefold(), each.name.casefold()): each for each in every}
+            renamed = {(each.schema.casefold(), each.name.casefold()): (each, mark)
+                       for each, mark in reads.renamed_tables(opened)[::-1]}  # fmt: skip
             for name in names:
-                match = held.get(((".".join(name.namespace) or "main").casefold(), name.name.casefold()))
-                if match is None:
+                key = ((".".join(name.namespace) or "main").casefold(), name.name.casefold())
+                match = held.get(key)
+                if match is not None:
+                    bookmark = reads.bookmark(opened, match.id) if match.id >= 0 else None
+                elif key in renamed:
+                    match, bookmark = renamed[key]
+                else:
                     continue
-                bookmark = reads.bookmark(opened, match.id) if match.id >= 0 else None
                 held_as = TableName(() if match.schema == "main" else (match.schema,), match.name)
                 found[name] = TargetTable(held_as, bookmark, held=HeldTable(self.place, self.data_path, held_as))
         return found

@@ -27,6 +27,7 @@ from converters.iceberg.mapped import Mapped
 from converters.iceberg.metadata import IcebergTable
 from converters.iceberg.rewriting import Rewriting
 from converters.iceberg.stats import decode, has_exact_bounds, leaf_types
+from converters.storage.scratch import scratch
 
 __all__ = ["IcebergFiles", "read_files"]
 
@@ -134,7 +135,7 @@ class _Spool:
 
     def __init__(self, types: Mapping[FieldId, ColumnType]) -> None:
         self.types = types
-        self._directory = Path(tempfile.mkdtemp(prefix="ducklake-bridge-"))
+        self._directory = Path(tempfile.mkdtemp(dir=scratch()))
         self._bounds: list[tuple[int, int]] = []
         self._clean = weakref.finalize(self, shutil.rmtree, self._directory, True)
 

@@ -15,6 +15,7 @@ from bridge.model.files import StatsBatch
 from bridge.model.types import ColumnType, FieldId
 from converters.parquet.bounds import arrow_bounds, exact_bounds
 from converters.parquet.footer import Column
+from converters.storage.scratch import scratch
 
 __all__ = ["Measured", "StatsSpool"]
 
@@ -60,7 +61,7 @@ class StatsSpool:
     """Batches of statistics on disk, so that memory is bounded by one."""
 
     def __init__(self) -> None:
-        self._directory = Path(tempfile.mkdtemp(prefix="ducklake-bridge-"))
+        self._directory = Path(tempfile.mkdtemp(dir=scratch()))
         self._parts: list[tuple[FieldId, bool]] = []
         self._clean = weakref.finalize(self, shutil.rmtree, self._directory, True)
 

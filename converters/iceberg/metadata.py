@@ -22,6 +22,7 @@ from bridge.model.table import Commit, Ref, RefKind, Table, TableName
 from bridge.model.types import FieldId
 from converters import storage
 from converters.iceberg.partition import sort_order_of, spec_of
+from converters.iceberg.publish.bookmark import bookmark_of
 from converters.iceberg.retention import retention_of
 from converters.iceberg.types import schema_of
 
@@ -197,6 +198,7 @@ def parse(
         next_row_id=int(stored["next-row-id"]) if stored.get("next-row-id") is not None else None,
         findings=findings + said,
         retention=retention_of(stored),
+        origin=mark.source if (mark := bookmark_of(stored)) is not None else {},
     )
     return IcebergTable(table, tuple(_snapshot(snapshots[id_], int(version), path_map) for id_ in line_ids), path_map)
 

@@ -27,6 +27,7 @@ import pyarrow as pa
 
 from bridge.errors import Unreachable, UsageError
 from converters.spark.failures import NEEDED, SHIPPED, first_line, told
+from converters.storage.scratch import scratch
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -240,7 +241,7 @@ class Engine:
     def _quiet_log(self) -> str:
         """The JVM's option for a log that tells of errors alone, from its first line on."""
         if self._shipped is None:
-            self._shipped = tempfile.TemporaryDirectory(prefix="bridge-code-")
+            self._shipped = tempfile.TemporaryDirectory(dir=scratch())
         config = Path(self._shipped.name) / "log4j2.properties"
         config.write_text(_LOG4J)
         return f"-Dlog4j2.configurationFile={config.as_uri()}"
@@ -283,7 +284,7 @@ class Engine:
     def _ship(self, session: SparkSession) -> None:
         """Give the executors the code of our tasks; what it imports (duckdb, pyarrow, fastavro) must be there."""
         if self._shipped is None:
-            self._shipped = tempfile.TemporaryDirectory(prefix="bridge-code-")
+            self._shipped = tempfile.TemporaryDirectory(dir=scratch())
         archive = package(Path(self._shipped.name))
         _LOG.debug("our code goes to the executors as %s", archive.name)
         if _is_connected(session):

@@ -30,6 +30,7 @@ from converters.ducklake.catalog.registration import register
 from converters.ducklake.catalog.session import Session, create_all
 from converters.ducklake.catalog.tables import table
 from converters.ducklake.catalog.times import time_text
+from converters.ducklake.catalog.traces import count_files
 from converters.ducklake.columns import column_rows
 from converters.ducklake.identifiers import identifier
 from converters.ducklake.stats import Renderer
@@ -234,6 +235,7 @@ def _bookmark(session: Session, rows: Rows, job: Job, newest: int) -> None:
         "plan": write.plan,
         "ownership": write.ownership,
         "snapshot": str(newest),
+        "files": count_files(session, job.table_id),
     }
     for key, value in noted.items():
         rows.add("metadata", f"bridge.{key}", value, "table", job.table_id)

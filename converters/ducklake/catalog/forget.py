@@ -44,8 +44,7 @@ def resolve(session: Session, names: Sequence[str]) -> list[reads.LakeTable]:
     is none."""
     live = [each for each in reads.live_tables(session) if each.id >= 0]
     ours = [each for each in live if reads.bookmark(session, each.id)]
-    dropped = [each for each in reads.ended_tables(session) if each.id not in {other.id for other in live}]
-    ours += [each for each in dropped if reads.bookmark(session, each.id)]
+    ours += [each for each in reads.ended_tables(session) if reads.bookmark(session, each.id)]
     found: dict[int, reads.LakeTable] = {}
     for name in names:
         match = next((each for each in ours if name.casefold() in _names(each)), None)

@@ -40,10 +40,13 @@ def move_tables(session: Session, moves: Sequence[Move], folders: Sequence[str])
     snapshot.schema_version = head.schema_version + 1
     schemas, said = reads.schemas(session), []
     for each, old, folder in zip(moves, held, folders, strict=True):
-        _remember(session, old.id, each.source)
+        _remember(session, old.id, "source", json.dumps(dict(each.source), sort_keys=True))
         if old.is_called(each.to):
             continue
         said.append(f"rename of {each.name} to {each.to}")
+        mark = reads.bookmark(session, old.id)
+        if mark is not None and not mark.changed_by:  # with what tells of the time before, a rename would be no one's
+            _remember(session, old.id, "snapshot", str(snapshot.id))
         schema = add_schema(session, rows, schema_of(each.to), ids, schemas, snapshot)
         uuid, path, relative = _stored(session, old.id)
         if schema.casefold() != old.schema.casefold():
@@ -66,12 +69,12 @@ def _stored(session: Session, table_id: int) -> tuple[str, str, bool]:
     return str(uuid), path, bool(relative)
 
 
-def _remember(session: Session, table_id: int, source: Mapping[str, str]) -> None:
+def _remember(session: Session, table_id: int, key: str, value: str) -> None:
     each = table("metadata")
     session.run(
         sa.update(each)
-        .where(each.c.scope == "table", each.c.scope_id == table_id, each.c.key == "bridge.source")
-        .values(value=json.dumps(dict(source), sort_keys=True))
+        .where(each.c.scope == "table", each.c.scope_id == table_id, each.c.key == f"bridge.{key}")
+        .values(value=value)
     )
 
 

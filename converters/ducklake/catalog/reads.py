@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import sqlalchemy as sa
 
@@ -15,6 +15,7 @@ from bridge.ports import Bookmark
 from converters.ducklake.catalog.session import Session
 from converters.ducklake.catalog.tables import TABLES, inlined_deletes, table
 from converters.ducklake.catalog.times import micros
+from converters.ducklake.catalog.traces import sorts_alone, trace
 from converters.ducklake.columns import ColumnRow
 from converters.ducklake.stats import TableStat
 
@@ -42,6 +43,7 @@ __all__ = [
     "outside_tables",
     "paths_with",
     "remote_paths",
+    "renamed_tables",
     "schemas",
     "settings",
     "settings_of",
@@ -216,7 +218,7 @@ def bookmark(session: Session, table_id: int) -> Bookmark | None:
             code="foreign-catalog",
             hint="restore the catalog",
         ) from error
-    changed_by = _changed_since(session, table_id, snapshot)
+    changed_by = _changed_since(session, table_id, snapshot, noted.get("files", ""))
     return Bookmark(
         source=source,
         commit=noted.get("source_commit", ""),
@@ -228,7 +230,7 @@ def bookmark(session: Session, table_id: int) -> Bookmark | None:
     )
 
 
-def _changed_since(session: Session, table_id: int, snapshot: int) -> str:
+def _changed_since(session: Session, table_id: int, snapshot: int, files: str) -> str:
     """The first change; before it a drop, which leaves nothing to go on with, and after it what only moved files."""
     each = table("snapshot_changes").c
     rows = session.rows(
@@ -241,25 +243,17 @@ def _changed_since(session: Session, table_id: int, snapshot: int) -> str:
                 said = f"{word} in snapshot {id_}"
                 if word == "dropped_table":
                     return said
-                if word == "altered_table" and _sorts_alone(session, table_id, id_):
+                if word == "altered_table" and sorts_alone(session, table_id, id_):
                     continue
                 if word in MAINTENANCE:
                     maintained = maintained or said
                 else:
                     changed = changed or said
+    if not changed and rows and len(rows) < rows[-1][0] - snapshot:  # some have expired, and what they say with them
+        found = trace(session, table_id, snapshot, files)
+        changed = "" if found.split(" ")[0] in MAINTENANCE or maintained else found
+        maintained = maintained or found
     return changed or maintained
-
-
-def _sorts_alone(session: Session, table_id: int, snapshot: int) -> bool:
-    """Whether a snapshot changed of a table's definition its sort order alone, which says nothing of its rows."""
-
-    def touches(name: str, key: str = "table_id") -> bool:
-        each = table(name).c
-        at = sa.or_(each.begin_snapshot == snapshot, each.end_snapshot == snapshot)
-        return bool(session.rows(sa.select(each[key]).where(each[key] == table_id, at).limit(1)))
-
-    others = any(map(touches, ("table", "column", "column_tag", "partition_info"))) or touches("tag", "object_id")
-    return touches("sort_info") and not others
 
 
 def changes(text: str) -> Iterator[tuple[str, str]]:
@@ -423,14 +417,38 @@ def outside_tables(session: Session) -> frozenset[int]:
 
 def ended_tables(session: Session) -> list[LakeTable]:
     """Tables that were dropped in the lake and that it still knows, newest first."""
+    return [each for each, _ in _ended(session, dropped=True)]
+
+
+def renamed_tables(session: Session) -> list[tuple[LakeTable, Bookmark]]:
+    """Tables that we wrote as they were called until somebody else renamed them, which their bookmarks say; newest
+    first."""
+    found = []
+    live = {each.id: each for each in live_tables(session)}
+    author = table("snapshot_changes").c
+    for old, end in _ended(session, dropped=False):
+        mark, now = bookmark(session, old.id), live[old.id]
+        if mark is None or end <= int(table_setting(session, old.id, "bridge.snapshot") or 0):
+            continue
+        # a mirror of before did not note its renames
+        by = session.rows(sa.select(author.author).where(author.snapshot_id == end))
+        if by != [(AUTHOR,)]:
+            said = f"renamed_table to {now.schema}.{now.name} in snapshot {end}"
+            found.append((old, replace(mark, changed_by=said, maintained=False)))
+    return found
+
+
+def _ended(session: Session, dropped: bool) -> list[tuple[LakeTable, int]]:
+    """What tables were called, and until which snapshot: those that are gone, or those that have another name now."""
     schema, each = table("schema").c, table("table").c
+    live = sa.select(each.table_id).where(each.end_snapshot.is_(None))
     found = session.rows(
-        sa.select(each.table_id, schema.schema_id, schema.schema_name, each.table_name)
+        sa.select(each.table_id, schema.schema_id, schema.schema_name, each.table_name, each.end_snapshot)
         .join(table("schema"), schema.schema_id == each.schema_id)
-        .where(each.end_snapshot.is_not(None))
+        .where(each.end_snapshot.is_not(None), each.table_id.not_in(live) if dropped else each.table_id.in_(live))
         .order_by(each.end_snapshot.desc())
     )
-    return [LakeTable(*row) for row in found]
+    return [(LakeTable(*row[:-1]), row[-1]) for row in found]
 
 
 def has_foreign_absolute(session: Session) -> bool:

@@ -12,7 +12,7 @@ from sqlalchemy import BigInteger, Column, MetaData, String, Table, TableClause,
 from sqlalchemy import table as sql_table
 from sqlalchemy.types import TypeDecorator, TypeEngine, UserDefinedType
 
-__all__ = ["METADATA", "TABLES", "inlined_deletes", "table"]
+__all__ = ["METADATA", "TABLES", "inlined_data", "inlined_deletes", "table"]
 
 
 class _Native(UserDefinedType[str]):
@@ -114,3 +114,8 @@ def inlined_deletes(table_id: int) -> TableClause:
     """The rows that DuckDB keeps of small deletes: a table that is listed nowhere and need not be there."""
     columns = (column(name, BigInteger()) for name in ("file_id", "row_id", "begin_snapshot"))
     return sql_table(f"ducklake_inlined_delete_{table_id}", *columns)
+
+
+def inlined_data(name: str) -> TableClause:
+    """A table of rows that DuckDB keeps in the catalog, without its columns of the table's own."""
+    return sql_table(name, *(column(each, BigInteger()) for each in ("row_id", "begin_snapshot", "end_snapshot")))

@@ -17,6 +17,7 @@ import pyarrow as pa
 from bridge.model.files import StatsBatch
 from bridge.model.types import ColumnType, FieldId, Leaf
 from converters.iceberg.publish.bounds import encoded
+from converters.storage.scratch import scratch
 
 __all__ = ["MAPS", "Measures"]
 
@@ -57,7 +58,7 @@ class Measures:
     def __init__(self, types: Mapping[FieldId, Sequence[ColumnType]], version_of: np.ndarray) -> None:
         self._types = types
         self._version_of = version_of
-        self._directory = Path(tempfile.mkdtemp(prefix="ducklake-bridge-"))
+        self._directory = Path(tempfile.mkdtemp(dir=scratch()))
         self._clean = weakref.finalize(self, shutil.rmtree, self._directory, True)
         self._parts: dict[FieldId, list[_Part]] = {}
         self._held: dict[Path, pa.Table] = {}
