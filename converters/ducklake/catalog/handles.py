@@ -21,8 +21,8 @@ from converters.ducklake.catalog.places import Place
 __all__ = ["copied", "files", "is_still", "kept", "kept_open"]
 
 _SQLITE_MAGIC = b"SQLite format 3\0"
-_LONGEST = 5.0
-"""Seconds that a DuckDB file is kept open at most: who wants to write to it waits for as long."""
+_LONGEST = 2.5
+"""Seconds that a DuckDB file is kept open at most: less than with_retry waits for one that is held."""
 
 
 def _require_kind(place: Place) -> None:
@@ -166,7 +166,7 @@ def kept(place: Place) -> _Kept | None:
 
 @contextmanager
 def kept_open(place: Place) -> Iterator[None]:
-    """While this lasts, though for five seconds at most, sessions that read a DuckDB file do not open it each for
+    """While this lasts, though for some seconds at most, sessions that read a DuckDB file do not open it each for
     itself: that takes longer than most of what they ask. One that writes has it for itself as ever."""
     if place.backend != "duckdb" or place.path in _kept:
         yield
