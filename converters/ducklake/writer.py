@@ -453,8 +453,9 @@ class DuckLakeTarget:
         questions: list[tuple[str, str, list[list[str | None]] | None]] = []
         for write in writes:
             questions += _questions(write, snapshots.get(write.name, {}), self._chosen, read_files)
+        ready, self._asking = self._asking, None
         try:
-            answers = ask(self.place, [query for _, query, _ in questions], self._in_objects(writes), self._asking)
+            answers = ask(self.place, [query for _, query, _ in questions], self._in_objects(writes), ready)
         except BridgeError as error:
             return [Check("DuckDB opens the lake", error.message)]
         checks = [Check("DuckDB opens the lake")]
