@@ -84,7 +84,7 @@ def iceberg_reader(settings: str) -> Callable[[], dict[str, Any]]:
                 snapshot = table.current_snapshot()
                 rows = table.schema().as_arrow().empty_table() if snapshot is None else table.scan().to_arrow()
             except Exception as error:  # noqa: BLE001  # whatever it is is told
-                gone = isinstance(error, NoSuchTableError | FileNotFoundError)
+                gone = isinstance(error, NoSuchTableError | FileNotFoundError | NotADirectoryError)
                 found.append({"name": name, "gone": gone, "error": f"{type(error).__name__}: {error}"[:500]})
                 continue
             said = snapshot.summary.additional_properties if snapshot is not None and snapshot.summary else {}
@@ -98,9 +98,11 @@ def iceberg_reader(settings: str) -> Callable[[], dict[str, Any]]:
 def main(kind: str, target: str, file: str, stop: str) -> None:
     look = {"lake": lake_reader, "iceberg": iceberg_reader}[kind](target)
     with open(file, "w") as told:
-        while not Path(stop).exists():
+        while True:
             told.write(json.dumps(look()) + "\n")
             told.flush()
+            if Path(stop).exists():
+                return
             time.sleep(0.4)
 
 

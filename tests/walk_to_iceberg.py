@@ -6,7 +6,8 @@ import json
 import random
 import subprocess
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,9 @@ import sqlalchemy as sa
 
 import bridge
 from tests.iceberg_judge import Published, judge_iceberg
-from tests.lake_steps import life
+from tests.lake_steps import KINDS, Statements
+from tests.refusals import in_the_way, sqlite_held, table_locked
+from tests.walk_plan import Step
 from tests.walk_reader import digest
 from tests.walks import process
 
@@ -35,10 +38,13 @@ Commit = tuple[str, int]
 class ToIceberg:
     """`attach` is the lake; `uri` the database of an SQL catalog, "" for a warehouse directory."""
 
-    def __init__(self, folder: Path, seed: int, attach: str, uri: str = "", drop: bool = False) -> None:
-        self._folder, self._dice, self._drop = folder, random.Random(seed), drop
+    KINDS = KINDS
+
+    def __init__(self, folder: Path, seed: int, attach: str, uri: str = "") -> None:
+        self._folder, self._dice, self._details = folder, random.Random(seed), random.Random(seed)
+        self._drop = self._dice.random() < 0.5
         self._warehouse, self._uri = folder / "wh", uri
-        self._groups = _groups(life(seed, 10**6))
+        self._statements = Statements(self._details)
         self._writer = process(
             *("-m", "tests.walk_writer", attach, f"DATA_PATH '{folder}/files/'"),
             stdin=subprocess.PIPE,
@@ -51,7 +57,9 @@ class ToIceberg:
         self._truth: dict[Commit, pa.Table] = {}
         self._digests: dict[Commit, str] = {}
         self._judged: dict[str, set[Commit]] = {}
+        self._gone = False
         self.done: list[str] = []
+        assert self._run(self._statements.begin())
 
     def close(self) -> None:
         """End the source's process."""
@@ -64,16 +72,36 @@ class ToIceberg:
         self._writer.stdin.flush()
         return json.loads(self._writer.stdout.readline())
 
-    def step(self, alone: bool) -> None:
-        """One commit of DuckDB's; what it refuses is none."""
-        for _ in range(50):
-            group = next(self._groups)
+    def do(self, step: Step) -> None:
+        """An operation of DuckDB's; where it makes no sense now, or DuckDB refuses it, rows are inserted."""
+        self._details.seed(step.number)
+        if not self._run(self._statements.do(step.kind)):
+            assert self._run(self._statements.do("insert")), self.done[-5:]
+
+    def _run(self, statements: Iterable[str]) -> bool:
+        """Whether DuckDB took any of it."""
+        taken = False
+        for group in _groups(statements):
             said = self._ask("run", group)
             self.done.append(f"{'; '.join(group)}  -- {said[:80]}")
             assert not any(each in said.lower() for each in ("lock", "conflict")), (group, said)
-            if not said:
-                return
-        raise AssertionError(self.done[-5:])
+            taken = taken or not said
+        return taken
+
+    def refusing(self, alone: bool) -> AbstractContextManager[None]:
+        """Somebody else writes to the catalog and does not end, or a table's directory is no directory."""
+        if self._uri.startswith("postgresql"):
+            place = sa.make_url(self._uri)
+            return table_locked(
+                f"dbname={place.database} host={place.query['host']} user={place.username}", "iceberg_tables", True
+            )
+        if self._uri:
+            return sqlite_held(self._uri.removeprefix("sqlite:///"), readable=True)
+        there = sorted(self._warehouse.rglob("version-hint.text"))
+        if not there or not alone:  # a mirror could come in between, and take the table for a new one
+            return nullcontext()
+        self._gone = True
+        return in_the_way(there[0].parent)
 
     def arguments(self) -> list[str]:
         """The judge verifies."""
@@ -171,10 +199,10 @@ class ToIceberg:
         every = [each for answer in told for each in answer["tables"]]
         asked = [(each["uuid"], int(each["commit"])) for each in every if each.get("commit")]
         self._learn(asked)
-        dropped = any("DROP TABLE" in each or "RENAME TO" in each for each in self.done)
+        gone = self._gone or any("DROP TABLE" in each or "RENAME TO" in each for each in self.done)
         for each in every:
             if "error" in each:
-                if each["gone"] and dropped:
+                if each["gone"] and gone:
                     continue
                 said.append(f"{each['name']}: a reader was told {each['error']}")
             elif each["commit"]:
@@ -206,6 +234,11 @@ class ToIceberg:
                 said.append(f"{hint.parent.parent.name}: no snapshot stands for {sorted(missing)}")
         return said + self._judge(subjects)
 
+    @property
+    def judged(self) -> int:
+        """Of which the rows were compared."""
+        return sum(map(len, self._judged.values()))
+
 
 def _kept(meta: Mapping[str, Any]) -> list[tuple[int, int]]:
     """(snapshot, source commit), in order."""
@@ -216,7 +249,7 @@ def _bookmark(meta: Mapping[str, Any]) -> Any:
     return json.loads(meta["properties"]["ducklake-bridge.bookmark"])
 
 
-def _groups(statements: Iterator[str]) -> Iterator[list[str]]:
+def _groups(statements: Iterable[str]) -> Iterator[list[str]]:
     """A transaction is one step."""
     group: list[str] = []
     for each in statements:
