@@ -9,7 +9,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from pathlib import Path
 from typing import Any, Protocol
@@ -137,13 +137,6 @@ def _settled(course: Course) -> bool:
     return False
 
 
-def _until(done: Callable[[], bool], what: str, also: Callable[[], bool] = lambda: True) -> None:
-    give_up = time.monotonic() + _PATIENCE
-    while not done():
-        assert time.monotonic() < give_up and also(), what
-        time.sleep(0.2)
-
-
 def _alone(course: Course, folder: Path, turn: Turn) -> None:
     """One look at what was done, after one that was killed or refused, or while another one looks."""
     for step in turn.steps:
@@ -187,10 +180,12 @@ def _together(course: Course, folder: Path, turn: Turn) -> None:
                 both[number].wait()
                 both[number] = _started(course, folder / f"mirror-{number}.log", "--interval", "1s")
 
-        def alive() -> bool:
-            return any(each.poll() is None for each in both)
-
-        _until(lambda: _settled(course), "the mirrors did not catch up", alive)
+        give_up = time.monotonic() + _PATIENCE
+        while not _settled(course):
+            if time.monotonic() > give_up or all(each.poll() is not None for each in both):
+                text = "".join(each.read_text()[-2000:] for each in folder.glob("mirror-*.log"))
+                raise AssertionError(f"the mirrors did not catch up: {text}")
+            time.sleep(0.2)
 
 
 def walk(course: Course, folder: Path, plan: Plan, readers: int = 2) -> list[str]:
