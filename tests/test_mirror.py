@@ -292,27 +292,28 @@ def test_names_that_go_from_one_table_to_another(mirrored: Mirrored) -> None:
     assert mirrored.wrong() == []
 
 
+@pytest.mark.parametrize("step", ["registered", "commit"])
 def test_a_round_that_another_mirror_made_first_is_not_made_again(
-    mirrored: Mirrored, monkeypatch: pytest.MonkeyPatch
+    step: str, mirrored: Mirrored, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Between plan and commit the other one brings the same commits, or more of them."""
+    """Before the plan is made, or between plan and commit, the other one brings the same commits, or more of them."""
     life = mirrored.add()
     does(life, "append")
     mirrored.round()
-    real, more = DuckLakeTarget.commit, list[str]()
+    real, more = getattr(DuckLakeTarget, step), list[str]()
 
     def second(self: DuckLakeTarget, *given: Any) -> Any:
         with monkeypatch.context() as patched:
-            patched.setattr(DuckLakeTarget, "commit", real)
+            patched.setattr(DuckLakeTarget, step, real)
             does(life, *more)
             assert states(mirrored.round()) == {"db.t": "applied"}
         return real(self, *given)
 
     for _ in range(2):
         does(life, "append", "delete")
-        monkeypatch.setattr(DuckLakeTarget, "commit", second)
+        monkeypatch.setattr(DuckLakeTarget, step, second)
         assert isinstance(mirrored.round().error, Overtaken)
-        monkeypatch.setattr(DuckLakeTarget, "commit", real)
+        monkeypatch.setattr(DuckLakeTarget, step, real)
         more.append("append")
     assert states(mirrored.round()) == {"db.t": "current"}
     assert mirrored.commits() == life.line and mirrored.wrong() == []

@@ -52,6 +52,7 @@ _NUMBERS = st.integers(0, 2**32 - 1)
 _BESIDE = st.sampled_from(("",) * 14 + ("kill 0", "kill 1") * 2 + ("refuse",))
 _PAUSES = st.sampled_from((0.0, 0.0, 0.05, 0.3))
 _TENTHS = st.integers(3, 25)
+_REFUSED = st.integers(5, 60)
 
 
 def plans(kinds: Sequence[str], steps: int) -> st.SearchStrategy[Plan]:
@@ -70,7 +71,7 @@ def _plans(draw: st.DrawFn, kinds: st.SearchStrategy[str], steps: int) -> Plan:
         if alone:
             made = tuple(Step(draw(kinds), draw(_NUMBERS)) for _ in range(count))
             then = draw(st.sampled_from(("kill", "kill", "pair", "", "refuse")))
-            turns.append(Turn(True, made, then, draw(_TENTHS) / 10))
+            turns.append(Turn(True, made, then, draw(_REFUSED if then == "refuse" else _TENTHS) / 10))
         else:
             turns.append(Turn(False, tuple(_beside(draw, kinds) for _ in range(count))))
     return Plan(draw(_NUMBERS), tuple(turns))
@@ -78,7 +79,7 @@ def _plans(draw: st.DrawFn, kinds: st.SearchStrategy[str], steps: int) -> Plan:
 
 def _beside(draw: st.DrawFn, kinds: st.SearchStrategy[str]) -> Step:
     then = draw(_BESIDE)
-    return Step(draw(kinds), draw(_NUMBERS), then, draw(_TENTHS) / 10 if then == "refuse" else draw(_PAUSES))
+    return Step(draw(kinds), draw(_NUMBERS), then, draw(_REFUSED) / 10 if then == "refuse" else draw(_PAUSES))
 
 
 def _is_varied(plan: Plan) -> bool:
