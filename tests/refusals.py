@@ -5,15 +5,15 @@ from __future__ import annotations
 import sqlite3
 import subprocess
 import sys
-from collections.abc import Iterator
-from contextlib import closing, contextmanager
+from collections.abc import Iterator, Sequence
+from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 
 import psycopg
 
 from tests.server import Server
 
-__all__ = ["duckdb_held", "in_the_way", "sqlite_held", "stopped", "table_locked"]
+__all__ = ["duckdb_held", "in_the_way", "sqlite_held", "stopped", "table_locked", "versions_taken"]
 
 _HOLD = """
 import duckdb, sys, time
@@ -77,3 +77,20 @@ def in_the_way(directory: Path) -> Iterator[None]:
     yield
     directory.unlink()
     aside.rename(directory)
+
+
+@contextmanager
+def versions_taken(tables: Sequence[Path]) -> Iterator[None]:
+    """The next version of some tables' metadata is there already, and no file; those who mirror may be at it."""
+    made: list[Path] = []
+    for each in tables:
+        numbers = [int(path.name[1:].partition(".")[0]) for path in each.glob("v*.metadata.json")]
+        made.append(each / f"v{max(numbers, default=0) + 1}.metadata.json")
+        with suppress(FileNotFoundError, FileExistsError):  # it was dropped, or went on: it refuses nothing this time
+            made[-1].mkdir()
+    try:
+        yield
+    finally:
+        for place in made:
+            with suppress(FileNotFoundError, NotADirectoryError):
+                place.rmdir()

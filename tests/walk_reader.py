@@ -84,7 +84,7 @@ def iceberg_reader(settings: str) -> Callable[[], dict[str, Any]]:
                 snapshot = table.current_snapshot()
                 rows = table.schema().as_arrow().empty_table() if snapshot is None else table.scan().to_arrow()
             except Exception as error:  # noqa: BLE001  # whatever it is is told
-                gone = isinstance(error, NoSuchTableError | FileNotFoundError | NotADirectoryError)
+                gone = isinstance(error, NoSuchTableError | FileNotFoundError)
                 found.append({"name": name, "gone": gone, "error": f"{type(error).__name__}: {error}"[:500]})
                 continue
             said = snapshot.summary.additional_properties if snapshot is not None and snapshot.summary else {}

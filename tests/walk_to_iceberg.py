@@ -7,7 +7,7 @@ import random
 import subprocess
 import tempfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +18,7 @@ import sqlalchemy as sa
 import bridge
 from tests.iceberg_judge import Published, judge_iceberg
 from tests.lake_steps import KINDS, Statements
-from tests.refusals import in_the_way, sqlite_held, table_locked
+from tests.refusals import sqlite_held, table_locked, versions_taken
 from tests.walk_plan import Step
 from tests.walk_reader import digest
 from tests.walks import process
@@ -57,7 +57,6 @@ class ToIceberg:
         self._truth: dict[Commit, pa.Table] = {}
         self._digests: dict[Commit, str] = {}
         self._judged: dict[str, set[Commit]] = {}
-        self._gone = False
         self.done: list[str] = []
         assert self._run(self._statements.begin())
 
@@ -88,8 +87,8 @@ class ToIceberg:
             taken = taken or not said
         return taken
 
-    def refusing(self, alone: bool) -> AbstractContextManager[None]:
-        """Somebody else writes to the catalog and does not end, or a table's directory is no directory."""
+    def refusing(self) -> AbstractContextManager[None]:
+        """Somebody else writes to the catalog and does not end, or the next version of each table is no file."""
         if self._uri.startswith("postgresql"):
             place = sa.make_url(self._uri)
             return table_locked(
@@ -97,11 +96,7 @@ class ToIceberg:
             )
         if self._uri:
             return sqlite_held(self._uri.removeprefix("sqlite:///"), readable=True)
-        there = sorted(self._warehouse.rglob("version-hint.text"))
-        if not there or not alone:  # a mirror could come in between, and take the table for a new one
-            return nullcontext()
-        self._gone = True
-        return in_the_way(there[0].parent)
+        return versions_taken([each.parent for each in self._warehouse.rglob("version-hint.text")])
 
     def arguments(self) -> list[str]:
         """The judge verifies."""
@@ -199,10 +194,10 @@ class ToIceberg:
         every = [each for answer in told for each in answer["tables"]]
         asked = [(each["uuid"], int(each["commit"])) for each in every if each.get("commit")]
         self._learn(asked)
-        gone = self._gone or any("DROP TABLE" in each or "RENAME TO" in each for each in self.done)
+        dropped = any("DROP TABLE" in each or "RENAME TO" in each for each in self.done)
         for each in every:
             if "error" in each:
-                if each["gone"] and gone:
+                if each["gone"] and dropped:
                     continue
                 said.append(f"{each['name']}: a reader was told {each['error']}")
             elif each["commit"]:

@@ -59,7 +59,7 @@ class ToLake:
         if life.table.metadata_location == before:
             life.do("append")
 
-    def refusing(self, alone: bool) -> AbstractContextManager[None]:
+    def refusing(self) -> AbstractContextManager[None]:
         """Somebody else has the lake's file, or writes to its catalog and does not end."""
         backend, _, rest = self._attach.partition(":")
         if backend == "postgres":

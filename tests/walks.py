@@ -38,8 +38,8 @@ class Course(Protocol):
         """Something happens at the source."""
         ...
 
-    def refusing(self, alone: bool) -> AbstractContextManager[None]:
-        """The target refuses commits meanwhile, and answers readers; `alone`: nobody mirrors at the moment."""
+    def refusing(self) -> AbstractContextManager[None]:
+        """The target refuses commits meanwhile, and answers readers."""
         ...
 
     def arguments(self) -> list[str]:
@@ -150,7 +150,7 @@ def _alone(course: Course, folder: Path, turn: Turn) -> None:
             one.kill()
             one.wait()
         case "refuse":
-            with course.refusing(True):
+            with course.refusing():
                 one = _started(course, log, "--once")
                 with suppress(subprocess.TimeoutExpired):
                     one.wait(_START + turn.seconds)
@@ -171,7 +171,7 @@ def _together(course: Course, folder: Path, turn: Turn) -> None:
     """Two mirrors run while the source goes on; now and then one of them is killed and started again, or refused."""
     with _mirrors(course, folder, 2) as both:
         for step in turn.steps:
-            with course.refusing(False) if step.then == "refuse" else nullcontext():
+            with course.refusing() if step.then == "refuse" else nullcontext():
                 course.do(step)
                 time.sleep(step.seconds)
             if step.then.startswith("kill"):
