@@ -199,7 +199,8 @@ def walk(course: Course, folder: Path, plan: Plan, readers: int = 2) -> list[str
             reading = reading or Readers(course, folder, readers)
             if said := [*reading.wrong(), *course.check(turn.alone)]:
                 return [f"{each} (after turn {number})" for each in said]
-        said = [*reading.end(), *course.finish()] if reading else ["there were no turns"]
+        assert reading is not None
+        said = [*reading.end(), *course.finish()]
         print(f"{course.judged} mirrored states")
         return said
     finally:
