@@ -352,6 +352,25 @@ def test_another_mirror_that_follows_the_names_first_is_looked_at_again(
     assert mirrored.wrong() == []
 
 
+def test_a_renamed_table_that_cannot_be_opened_for_now_is_not_dropped(mirrored: Mirrored) -> None:
+    life = mirrored.add("db.a", 1)
+    mirrored.add("db.c", 3)
+    does(life, "append", "append")
+    mirrored.round()
+    before = mirrored.ids()["db.a"]
+    life.call("db.x")
+    mirrored.lives["db.x"] = mirrored.lives.pop("db.a")
+    document = Path(life.table.metadata_location.removeprefix("file://"))
+    document.rename(document.with_suffix(".aside"))
+    made = mirrored.round(on_drop="drop")
+    assert states(made)["db.a"] == "unreachable" and "it may be db.x" in made.tables[0].message
+    assert states(made)["db.x"] == "unreachable"
+    assert mirrored.ids()["db.a"] == before
+    document.with_suffix(".aside").rename(document)
+    assert mirrored.round(on_drop="drop").exit_code == 0
+    assert mirrored.ids()["db.x"] == before and mirrored.wrong() == []
+
+
 @pytest.mark.parametrize("on_drop", ["keep", "drop"])
 def test_a_dropped_table(on_drop: str, mirrored: Mirrored) -> None:
     life, other = mirrored.add("db.t", 1), mirrored.add("other.t", 2)
