@@ -215,6 +215,8 @@ class TargetTable:
     """What it can tell of data files instead of the source."""
     updated: int | None = None
     """When it was written last, in microseconds from 1970, where it says so."""
+    called: TableName | None = None
+    """What it is called now, where it was renamed at the target and nothing has its name."""
 
 
 @runtime_checkable

@@ -352,6 +352,27 @@ def test_another_mirror_that_follows_the_names_first_is_looked_at_again(
     assert mirrored.wrong() == []
 
 
+def test_the_name_that_a_renamed_table_had_may_become_anothers(mirrored: Mirrored) -> None:
+    a, b = mirrored.add("db.a", 1), mirrored.add("db.b", 2)
+    for each in (a, b):
+        does(each, "append")
+    mirrored.round()
+    before = mirrored.ids()
+    a.call("db.x")
+    new = mirrored.add("db.new", 3)
+    new.call("db.a")
+    mirrored.lives = {"db.x": a, "db.b": b, "db.a": new}
+    does(new, "append")
+    assert states(mirrored.round()) == {"db.x": "current", "db.b": "current", "db.a": "applied"}
+    ids = mirrored.ids()
+    assert ids == {"db.x": before["db.a"], "db.b": before["db.b"], "db.a": ids["db.a"]}
+    assert mirrored.wrong() == []
+    # what was renamed in the lake is another matter
+    assert use(mirrored.attach, ["ALTER TABLE lake.db.b RENAME TO mine"]) == [""]
+    does(b, "append")
+    assert states(mirrored.round()) == {"db.x": "current", "db.b": "conflict", "db.a": "current"}
+
+
 def test_a_renamed_table_that_cannot_be_opened_for_now_is_not_dropped(mirrored: Mirrored) -> None:
     life = mirrored.add("db.a", 1)
     mirrored.add("db.c", 3)

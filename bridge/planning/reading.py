@@ -110,6 +110,7 @@ def decided(
             code = next((each for each in Code if each.text == error.code), Code.METADATA_UNREADABLE)
             return blocked_table(name, target, Finding(code, str(name), error.message, error.hint))
         overlap = lake.overlaps(table.root or table.location, files)  # before the target's own files are among them
+        there = _named(table, there)
         mark = None if there is None else there.bookmark
         if lost and there is not None and mark is not None and _follows(table, there, mark, options):
             progress.step(f"{name}: it went another way, comparing everything")
@@ -129,6 +130,20 @@ def decided(
         if not several or error.retryable or isinstance(error, Overtaken):  # it passes by itself
             raise
         return blocked_table(name, target, Finding(Code.TARGET_CONFLICT, str(name), error.message, error.hint))
+
+
+def _named(table: Table, there: TargetTable | None) -> TargetTable | None:
+    """None where the target's table has left its name, and that is free for another one."""
+    if there is None or there.called is None or there.bookmark is None:
+        return there
+    source = there.bookmark.source
+    if source.get("uuid") != table.uuid:
+        return None
+    if source.get("name", str(table.name)) != str(table.name):
+        raise Overtaken(f"{there.name} was renamed by another run since it was looked at", hint="run it again")
+    raise Conflict(
+        f"{there.name} was renamed in the lake, to {there.called}", hint="rename it back, or release it to go on there"
+    )
 
 
 def _twice(

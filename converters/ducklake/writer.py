@@ -107,15 +107,21 @@ class DuckLakeTarget:
         with session(self.place) as opened:
             # a table that was dropped in the lake is still ours until it is released
             every = [*(each for each in reads.ended_tables(opened) if reads.bookmark(opened, each.id))][::-1]
-            every += reads.live_tables(opened)
+            live = reads.live_tables(opened)
+            every += live
+            names_now = {each.id: _name_of(each) for each in live}
             held = {(each.schema.casefold(), each.name.casefold()): each for each in every}
             for name in names:
                 match = held.get(((".".join(name.namespace) or "main").casefold(), name.name.casefold()))
                 if match is None:
                     continue
                 bookmark = reads.bookmark(opened, match.id) if match.id >= 0 else None
-                held_as = TableName(() if match.schema == "main" else (match.schema,), match.name)
-                found[name] = TargetTable(held_as, bookmark, held=HeldTable(self.place, self.data_path, held_as))
+                held_as = _name_of(match)
+                called = names_now.get(match.id, held_as)
+                held_table = HeldTable(self.place, self.data_path, held_as)
+                found[name] = TargetTable(
+                    held_as, bookmark, held=held_table, called=called if called != held_as else None
+                )
         return found
 
     def taken(self, source: str) -> Sequence[TargetTable]:
@@ -124,7 +130,7 @@ class DuckLakeTarget:
             live = [] if opened is None else [each for each in reads.live_tables(opened) if each.id >= 0]
             marks = [(each, reads.bookmark(opened, each.id)) for each in live if opened is not None]
         return [
-            TargetTable(TableName(() if each.schema == "main" else (each.schema,), each.name), mark)
+            TargetTable(_name_of(each), mark)
             for each, mark in marks
             if mark is not None and mark.source.get("from") == source
         ]
@@ -684,6 +690,10 @@ def _changes(
     counts = (f"(SELECT count(*) FROM ducklake_table_{each}({span}))" for each in ("insertions", "deletions"))
     what = f"{'.'.join((*write.name.namespace, place))}: rows added since snapshot {first - 1}"
     return [(what, f"SELECT {' - '.join(counts)}", [[str(live[newest] - live[since])]])]
+
+
+def _name_of(each: reads.LakeTable) -> TableName:
+    return TableName(() if each.schema == "main" else (each.schema,), each.name)
 
 
 def open_target(rest: str, options: Options) -> DuckLakeTarget:
