@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Iterator
 
-__all__ = ["every_type", "life"]
+__all__ = ["KINDS", "Statements", "every_type", "life"]
 
 _WIDER = {"TINYINT": "SMALLINT", "SMALLINT": "INTEGER", "INTEGER": "BIGINT", "FLOAT": "DOUBLE"}
 _VALUES = {
@@ -26,6 +26,13 @@ _VALUES = {
     "BLOB": "encode('ä' || i)",
     "TIMESTAMPTZ": "TIMESTAMPTZ '2024-02-01 00:00:00+00' + to_minutes((i % 900)::INTEGER)",
 }
+_WEIGHTS = {
+    "insert": 14, "large": 6, "delete": 12, "update": 8, "merge": 3, "add": 4, "drop": 3, "rename": 2, "widen": 3,
+    "default": 2, "comment": 2, "partition": 2, "sort": 1, "flush": 5, "compact": 5, "rewrite": 3, "again": 1,
+    "call": 2, "notnull": 1, "many": 4, "inlining": 1, "struct": 3, "begin": 4,
+}  # fmt: skip
+KINDS = tuple(kind for kind, weight in _WEIGHTS.items() for _ in range(weight))
+"""Kinds of steps, as often as they are to come."""
 _DEFAULTS = {"INTEGER": "7", "VARCHAR": "'d''f'", "DOUBLE": "2.5", "DATE": "'2020-02-02'", "BIGINT": "9"}
 
 
@@ -40,41 +47,39 @@ class _Table:
         self.shape: dict[str, list[str]] = {}
 
 
-def life(seed: int, steps: int = 40) -> Iterator[str]:
-    """Statements of one life."""
-    dice = random.Random(seed)
-    tables = {}
-    number = 0
+class Statements:
+    """What may be said of two tables and those that come of them; `dice` decides what a kind of step leaves open."""
 
-    def create(name: str) -> str:
-        table = tables[name] = _Table(name, dice)
+    def __init__(self, dice: random.Random) -> None:
+        self._dice = dice
+        self._tables: dict[str, _Table] = {}
+        self._number = 0
+
+    def _create(self, name: str) -> str:
+        table = self._tables[name] = _Table(name, self._dice)
         listed = ", ".join(f"{column} {type_}" for column, type_ in table.columns.items())
         return f"CREATE TABLE lake.{name} ({listed})"
 
-    yield create("t0")
-    yield create("t1")
-    for _ in range(steps):
-        name = dice.choice(list(tables))
-        table = tables[name]
-        t = f"lake.{name}"
-        columns = list(table.columns)
-        other = [each for each in columns if each != "id"]
-        low = dice.randint(0, max(table.next, 1))
-        step = dice.choices(
-            [
-                *("insert", "large", "delete", "update", "merge", "add", "drop", "rename", "widen", "default"),
-                *("comment", "partition", "sort", "flush", "compact", "rewrite", "again", "call", "notnull"),
-                *("many", "inlining", "struct", "begin"),
-            ],
-            [14, 6, 12, 8, 3, 4, 3, 2, 3, 2, 2, 2, 1, 5, 5, 3, 1, 2, 1, 4, 1, 3, 4],
-        )[0]
+    def begin(self) -> Iterator[str]:
+        """The tables."""
+        yield self._create("t0")
+        yield self._create("t1")
 
-        def insert(count: int, table: _Table = table, t: str = t) -> str:
+    def do(self, kind: str) -> Iterator[str]:
+        """One kind of step; nothing where it makes no sense now."""
+        dice = self._dice
+        name = dice.choice(list(self._tables))
+        table = self._tables[name]
+        t = f"lake.{name}"
+        other = [each for each in table.columns if each != "id"]
+        low = dice.randint(0, max(table.next, 1))
+
+        def insert(count: int) -> str:
             values = ", ".join("i::INTEGER" if column == "id" else _value(table, column) for column in table.columns)
             first, table.next = table.next, table.next + count
             return f"INSERT INTO {t} SELECT {values} FROM range({first}, {table.next}) r(i)"
 
-        match step:
+        match kind:
             case "insert":
                 yield insert(dice.randint(1, 5))
             case "large":
@@ -93,8 +98,8 @@ def life(seed: int, steps: int = 40) -> Iterator[str]:
             case "merge":
                 yield (f"MERGE INTO {t} USING (SELECT {low} AS id) AS s ON {t}.id = s.id WHEN MATCHED THEN DELETE")
             case "add":
-                number += 1
-                column, type_ = f"n{number}", dice.choice(list(_VALUES))
+                self._number += 1
+                column, type_ = f"n{self._number}", dice.choice(list(_VALUES))
                 default = f" DEFAULT {_DEFAULTS[type_]}" if type_ in _DEFAULTS and dice.random() < 0.6 else ""
                 table.columns[column] = type_
                 yield f"ALTER TABLE {t} ADD COLUMN {column} {type_}{default}"
@@ -106,10 +111,10 @@ def life(seed: int, steps: int = 40) -> Iterator[str]:
                     table.columns[column] = "VARCHAR"
                     yield f"ALTER TABLE {t} ADD COLUMN {column} VARCHAR"
             case "rename" if other:
-                number += 1
+                self._number += 1
                 column = dice.choice(other)
-                table.columns = {f"r{number}" if each == column else each: x for each, x in table.columns.items()}
-                yield f"ALTER TABLE {t} RENAME COLUMN {column} TO r{number}"
+                table.columns = {f"r{self._number}" if each == column else each: x for each, x in table.columns.items()}
+                yield f"ALTER TABLE {t} RENAME COLUMN {column} TO r{self._number}"
             case "widen":
                 for column in other:
                     if table.columns[column] in _WIDER:
@@ -143,20 +148,20 @@ def life(seed: int, steps: int = 40) -> Iterator[str]:
             case "rewrite":
                 yield f"CALL ducklake_rewrite_data_files('lake', delete_threshold => {dice.choice(['0', '0.3'])})"
             case "again":
-                tables.pop(name)
+                self._tables.pop(name)
                 if dice.random() < 0.5:
                     yield f"DROP TABLE {t}"
-                    yield create(name)
+                    yield self._create(name)
                 else:
-                    number += 1
-                    yield f"ALTER TABLE {t} RENAME TO renamed{number}"
-                    table.name = f"renamed{number}"
-                    tables[table.name] = table
+                    self._number += 1
+                    yield f"ALTER TABLE {t} RENAME TO renamed{self._number}"
+                    table.name = f"renamed{self._number}"
+                    self._tables[table.name] = table
             case "call":
-                number += 1
+                self._number += 1
                 yield from (
                     "BEGIN",
-                    f"CALL lake.set_commit_message('somebody', 'message {number}')",
+                    f"CALL lake.set_commit_message('somebody', 'message {self._number}')",
                     insert(2),
                     "COMMIT",
                 )
@@ -170,6 +175,15 @@ def life(seed: int, steps: int = 40) -> Iterator[str]:
                 yield f"CALL lake.set_option('data_inlining_row_limit', {dice.choice([0, 10, 50])})"
             case _:
                 pass
+
+
+def life(seed: int, steps: int = 40) -> Iterator[str]:
+    """Statements of one life."""
+    dice = random.Random(seed)
+    statements = Statements(dice)
+    yield from statements.begin()
+    for _ in range(steps):
+        yield from statements.do(dice.choice(KINDS))
 
 
 def _value(table: _Table, column: str) -> str:

@@ -60,22 +60,22 @@ def _main(attach: str, folder: Path) -> None:
     for number, (schema, table, snapshot, choices) in enumerate(json.loads((folder / "asked.json").read_text())):
         at = f'lake."{schema}"."{table}"' + ("" if snapshot is None else f" AT (VERSION => {snapshot})")
         said = ["there is no such state"]
-        for choice in range(choices):
-            with pa.OSFile(str(folder / f"{number}-{choice}.arrows")) as source:
-                lake.register("expected", pa.ipc.open_stream(source).read_all())
-            try:
+        try:
+            lake.execute(f"CREATE OR REPLACE TEMP TABLE answered AS FROM {at}")
+            for choice in range(choices):
+                with pa.OSFile(str(folder / f"{number}-{choice}.arrows")) as source:
+                    lake.register("expected", pa.ipc.open_stream(source).read_all())
                 said = _faults(lake, at)
-            except duckdb.Error as error:
-                said = [str(error)[:300].replace("\n", " ")]
-            if not said:
-                break
+                if not said:
+                    break
+        except duckdb.Error as error:
+            said = [str(error)[:300].replace("\n", " ")]
         for fault in said:
             print(f"{table} @{snapshot}: {fault}")
     print("end")
 
 
 def _faults(lake: duckdb.DuckDBPyConnection, at: str) -> list[str]:
-    lake.execute(f"CREATE OR REPLACE TEMP TABLE answered AS FROM {at}")
     shapes = [
         [(row[0], row[1]) for row in lake.execute(f"DESCRIBE {each}").fetchall()] for each in ("answered", "expected")
     ]
@@ -85,6 +85,8 @@ def _faults(lake: duckdb.DuckDBPyConnection, at: str) -> list[str]:
     for low, high in (("answered", "expected"), ("expected", "answered")):
         rows = lake.execute(f"FROM (FROM {low} EXCEPT ALL FROM {high}) LIMIT 3").fetchall()
         found += [f"{row} is only in what was {low}" for row in rows]
+    if found:
+        return found
     names = ['"' + name.replace('"', '""') + '"' for name, _ in shapes[0]]
     # asked of the lake itself: statistics may answer these, or leave files out
     asked = [f"min({name}), max({name}), count({name})" for name in names]

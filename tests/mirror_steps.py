@@ -14,7 +14,15 @@ from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.table import Table
 from pyiceberg.types import IntegerType, LongType
 
-__all__ = ["TYPES", "Life"]
+__all__ = ["KINDS", "TYPES", "Life"]
+
+_WEIGHTS = {
+    "append": 8, "delete": 5, "overwrite": 4, "replace_all": 1, "truncate": 1, "add_column": 2,
+    "rename_column": 1, "drop_column": 1, "widen": 1, "move": 1, "spec": 2, "property": 1, "rollback": 2,
+    "switch": 1, "branch": 2, "expire": 1, "rename": 1, "again": 1,
+}  # fmt: skip
+KINDS = tuple(kind for kind, weight in _WEIGHTS.items() for _ in range(weight))
+"""Kinds of steps, as often as they are to come."""
 
 TYPES = {"long": pa.int64(), "int": pa.int32(), "string": pa.string(), "double": pa.float64()}
 _NAMES = ("alpha", "Beta", "gamma key", "delta", "epsilon", "zeta")
@@ -99,15 +107,6 @@ class Life:
         return [
             {id_: self._value(id_, type_, key) for id_, _, type_ in self.columns} for key in range(first, first + count)
         ]
-
-    def step(self) -> None:
-        """Something happens to the table."""
-        weights = {
-            "append": 8, "delete": 5, "overwrite": 4, "replace_all": 1, "truncate": 1, "add_column": 2,
-            "rename_column": 1, "drop_column": 1, "widen": 1, "move": 1, "spec": 2, "property": 1, "rollback": 2,
-            "switch": 1, "branch": 2, "expire": 1, "rename": 1, "again": 1,
-        }  # fmt: skip
-        self.do(self.dice.choices(list(weights), list(weights.values()))[0])
 
     def do(self, what: str) -> None:
         """One kind of step; one that makes no sense now does nothing."""

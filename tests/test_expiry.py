@@ -25,14 +25,29 @@ from tests.mirror_steps import Life
 from tests.support import ROOT, lake_rows, use
 from tests.test_mirror import Mirrored, does
 from tests.test_mirror_lake import Followed
+from tests.test_postgres import running
+
+__all__ = ["running"]  # a fixture
 
 AGE = "history.expire.max-snapshot-age-ms"
 DAY = 86_400
 
 
+SERVERS = pytest.mark.parametrize("server", ["sqlite", pytest.param("postgres", marks=pytest.mark.postgres)])
+
+
 @pytest.fixture
 def mirrored(tmp_path: Path) -> Mirrored:
     return Mirrored(tmp_path, "sqlite:")
+
+
+@pytest.fixture
+def attach(server: str, request: pytest.FixtureRequest) -> str:
+    """A new lake on a server; "" for an SQLite file."""
+    if server == "sqlite":
+        return ""
+    running = request.getfixturevalue("running")
+    return f"postgres:{running.connection(running.database())}"
 
 
 def test_in_a_duckdb_file_the_hint_is_another(tmp_path: Path) -> None:
@@ -71,7 +86,9 @@ def in_lake(mirrored: Mirrored) -> set[str]:
     return {path for (path,) in lake_rows(mirrored.lake, "SELECT path FROM ducklake_data_file")}
 
 
-def test_what_the_source_then_expires_was_told_of(mirrored: Mirrored) -> None:
+@SERVERS
+def test_what_the_source_then_expires_was_told_of(attach: str, tmp_path: Path) -> None:
+    mirrored = Mirrored(tmp_path, attach or "sqlite:")
     life = mirrored.add(seed=8)
     does(life, "append", "overwrite", "append", "replace_all", "append", "truncate", "append", "append")
     life.table.manage_snapshots().create_tag(int(life.line[2]), "kept").commit()
@@ -224,8 +241,9 @@ def test_spark_deletes_the_files_that_were_told_of(tmp_path: Path) -> None:
     assert found.expiring is not None and found.expiring.gone == len(gone)
 
 
-def test_a_lake_that_expires_what_is_published(tmp_path: Path) -> None:
-    lake = Followed(tmp_path, catalog=False)
+@SERVERS
+def test_a_lake_that_expires_what_is_published(attach: str, tmp_path: Path) -> None:
+    lake = Followed(tmp_path, catalog=False, attach=attach)
     lake.do("CREATE TABLE t AS SELECT i AS id FROM range(100) r(i)", "INSERT INTO t FROM range(100, 200)")
     lake.do("DELETE FROM t WHERE id < 100", "INSERT INTO t FROM range(500, 600)")
     assert lake.round().tables[0].expiring is None, "no lake expires anything unasked"

@@ -301,27 +301,28 @@ def looked_into(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("looked_into")
+@pytest.mark.parametrize("step", ["registered", "commit"])
 def test_a_round_that_another_mirror_made_first_is_not_made_again(
-    mirrored: Mirrored, monkeypatch: pytest.MonkeyPatch
+    step: str, mirrored: Mirrored, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Between plan and commit the other one brings the same commits, or more of them."""
+    """Before the plan is made, or between plan and commit, the other one brings the same commits, or more of them."""
     life = mirrored.add()
     does(life, "append")
     mirrored.round()
-    real, more = DuckLakeTarget.commit, list[str]()
+    real, more = getattr(DuckLakeTarget, step), list[str]()
 
     def second(self: DuckLakeTarget, *given: Any) -> Any:
         with monkeypatch.context() as patched:
-            patched.setattr(DuckLakeTarget, "commit", real)
+            patched.setattr(DuckLakeTarget, step, real)
             does(life, *more)
             assert states(mirrored.round()) == {"db.t": "applied"}
         return real(self, *given)
 
     for _ in range(2):
         does(life, "append", "delete")
-        monkeypatch.setattr(DuckLakeTarget, "commit", second)
+        monkeypatch.setattr(DuckLakeTarget, step, second)
         assert isinstance(mirrored.round().error, Overtaken)
-        monkeypatch.setattr(DuckLakeTarget, "commit", real)
+        monkeypatch.setattr(DuckLakeTarget, step, real)
         more.append("append")
     assert states(mirrored.round()) == {"db.t": "current"}
     assert mirrored.commits() == life.line and mirrored.wrong() == []
@@ -359,6 +360,46 @@ def test_another_mirror_that_follows_the_names_first_is_looked_at_again(
     assert mirrored.ids() == (swapped if step == "move" else {"db.b": before["db.b"], "db.a": mirrored.ids()["db.a"]})
     assert set(states(mirrored.round()).values()) == {"current"}
     assert mirrored.wrong() == []
+
+
+def test_the_name_that_a_renamed_table_had_may_become_anothers(mirrored: Mirrored) -> None:
+    a, b = mirrored.add("db.a", 1), mirrored.add("db.b", 2)
+    for each in (a, b):
+        does(each, "append")
+    mirrored.round()
+    before = mirrored.ids()
+    a.call("db.x")
+    new = mirrored.add("db.new", 3)
+    new.call("db.a")
+    mirrored.lives = {"db.x": a, "db.b": b, "db.a": new}
+    does(new, "append")
+    assert states(mirrored.round()) == {"db.x": "current", "db.b": "current", "db.a": "applied"}
+    ids = mirrored.ids()
+    assert ids == {"db.x": before["db.a"], "db.b": before["db.b"], "db.a": ids["db.a"]}
+    assert mirrored.wrong() == []
+    # what was renamed in the lake is another matter
+    assert use(mirrored.attach, ["ALTER TABLE lake.db.b RENAME TO mine"]) == [""]
+    does(b, "append")
+    assert states(mirrored.round()) == {"db.x": "current", "db.b": "conflict", "db.a": "current"}
+
+
+def test_a_renamed_table_that_cannot_be_opened_for_now_is_not_dropped(mirrored: Mirrored) -> None:
+    life = mirrored.add("db.a", 1)
+    mirrored.add("db.c", 3)
+    does(life, "append", "append")
+    mirrored.round()
+    before = mirrored.ids()["db.a"]
+    life.call("db.x")
+    mirrored.lives["db.x"] = mirrored.lives.pop("db.a")
+    document = Path(life.table.metadata_location.removeprefix("file://"))
+    document.rename(document.with_suffix(".aside"))
+    made = mirrored.round(on_drop="drop")
+    assert states(made)["db.a"] == "unreachable" and "it may be db.x" in made.tables[0].message
+    assert states(made)["db.x"] == "unreachable"
+    assert mirrored.ids()["db.a"] == before
+    document.with_suffix(".aside").rename(document)
+    assert mirrored.round(on_drop="drop").exit_code == 0
+    assert mirrored.ids()["db.x"] == before and mirrored.wrong() == []
 
 
 @pytest.mark.parametrize("on_drop", ["keep", "drop"])

@@ -34,13 +34,14 @@ __all__: list[str] = []
 
 
 class Followed:
-    """A lake and a warehouse or SQL catalog that follows it."""
+    """A lake, in an SQLite file unless it is told where, and a warehouse or SQL catalog that follows it."""
 
-    def __init__(self, folder: Path, catalog: bool) -> None:
+    def __init__(self, folder: Path, catalog: bool, attach: str = "") -> None:
         self.lake = folder / "lake.sqlite"
+        self.attach = attach or f"sqlite:{self.lake}"
         self.warehouse = folder / "wh"
         self.database = folder / "cat.db"
-        self.source, self.target = f"ducklake:sqlite:{self.lake}", f"iceberg:{self.warehouse}"
+        self.source, self.target = f"ducklake:{self.attach}", f"iceberg:{self.warehouse}"
         self.settings: tuple[tuple[str, str], ...] = ()
         if catalog:
             self.target = "iceberg-catalog:c"
@@ -50,7 +51,7 @@ class Followed:
 
     def do(self, *statements: str) -> None:
         options = f"DATA_PATH '{self.lake}.files/', DATA_INLINING_ROW_LIMIT 0"
-        assert [each for each in use(f"sqlite:{self.lake}", ["USE lake", *statements], options) if each] == []
+        assert [each for each in use(self.attach, ["USE lake", *statements], options) if each] == []
 
     def round(self, on_drop: Any = "keep", **more: Any) -> Round:
         return catch_up(replace(self.pair(**more), on_drop=on_drop), Silent())

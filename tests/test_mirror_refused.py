@@ -4,16 +4,11 @@ has each commit once when it may write again."""
 from __future__ import annotations
 
 import json
-import sqlite3
-import subprocess
-import sys
 import threading
 from collections.abc import Iterator
-from contextlib import closing, contextmanager
 from dataclasses import replace
 from pathlib import Path
 
-import psycopg
 import pytest
 
 from bridge.cli.told import lines
@@ -22,66 +17,13 @@ from bridge.mirroring.pair import Pair, Round
 from bridge.ports import Silent
 from converters.ducklake.catalog import postgres
 from converters.ducklake.catalog import session as sessions
-from tests.server import Server
+from tests.refusals import duckdb_held, in_the_way, sqlite_held, stopped, table_locked
 from tests.support import run_here
 from tests.test_mirror import Mirrored, does
 from tests.test_mirror_lake import Followed
 from tests.test_postgres import running
 
 __all__ = ["running"]  # a fixture
-
-HOLD = "import duckdb, sys; held = duckdb.connect(sys.argv[1]); print('held', flush=True); sys.stdin.read()"
-
-
-@contextmanager
-def duckdb_held(path: Path | str) -> Iterator[None]:
-    """Another process has a DuckDB file open."""
-    holder = subprocess.Popen(
-        [sys.executable, "-c", HOLD, str(path)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-    )
-    assert holder.stdout is not None and holder.stdout.readline() == "held\n"
-    try:
-        yield
-    finally:
-        holder.communicate()
-
-
-@contextmanager
-def sqlite_held(path: Path | str) -> Iterator[None]:
-    """Another connection writes to an SQLite file."""
-    with closing(sqlite3.connect(path, isolation_level=None, check_same_thread=False)) as other:
-        other.execute("BEGIN EXCLUSIVE")
-        yield
-
-
-@contextmanager
-def table_locked(connection: str) -> Iterator[None]:
-    """A transaction has a table of the catalog for itself."""
-    with psycopg.connect(connection) as other:
-        other.execute("LOCK TABLE ducklake_snapshot IN ACCESS EXCLUSIVE MODE")
-        yield
-        other.rollback()
-
-
-@contextmanager
-def stopped(server: Server) -> Iterator[None]:
-    """A server is down."""
-    server.crash()
-    try:
-        yield
-    finally:
-        server.start()
-
-
-@contextmanager
-def in_the_way(directory: Path) -> Iterator[None]:
-    """A file lies where a directory should: root may write into any directory."""
-    aside = directory.with_name("aside")
-    directory.rename(aside)
-    directory.write_text("in the way")
-    yield
-    directory.unlink()
-    aside.rename(directory)
 
 
 def refused(pair: Pair, other: Pair, refusing: Iterator[None], code: int) -> None:

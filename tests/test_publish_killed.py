@@ -13,11 +13,14 @@ from typing import Any
 
 import pytest
 
-from bridge.errors import Conflict
+from bridge.errors import Conflict, Unreachable
 from bridge.model.table import TableName
 from converters import storage
+from converters.iceberg import writer
 from converters.iceberg.warehouse import Held, Warehouse
+from converters.iceberg.writer import IcebergTarget
 from tests.iceberg_judge import judge_iceberg
+from tests.refusals import in_the_way
 from tests.test_publish import Lake, numbers
 
 STEPS = ("replace", "link", "remove", "makedirs", "rmdir", "fsync")
@@ -134,3 +137,57 @@ def test_of_two_that_publish_at_once_the_second_says_so_and_leaves_nothing(
         lake.publish(verify="none")
     assert [files()] == after and len(whole(place) or ()) == 7
     assert lake.publish(verify="none").plan.tables[0].action.value == "nothing"
+
+
+@pytest.fixture
+def inlined(tmp_path: Path) -> Lake:
+    """Rows of the catalog, which are published in files of our own."""
+    made = Lake(tmp_path)
+    made.inlined = 10
+    made.do("CREATE TABLE t(id INTEGER)", "INSERT INTO t VALUES (1)")
+    return made
+
+
+def killed_after_its_commit(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The note of its work stays."""
+
+    def finish(*_: object) -> None:
+        raise KilledError
+
+    with monkeypatch.context() as patched:
+        patched.setattr(IcebergTarget, "finish", finish)
+        with pytest.raises(KilledError):
+            lake.publish(verify="none")
+    assert list((lake.warehouse / ".bridge-staging").rglob("work.json"))
+
+
+def test_what_was_published_stays_where_the_table_cannot_be_seen(
+    inlined: Lake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place = inlined.warehouse / "main/t"
+    killed_after_its_commit(inlined, monkeypatch)
+    inlined.do("INSERT INTO t VALUES (2)")
+    with in_the_way(place / "metadata"), pytest.raises(Unreachable, match="is a file"):
+        inlined.publish(verify="none")
+    assert whole(place)
+    assert inlined.publish(verify="none").exit_code == 0 and whole(place)
+
+
+def test_what_another_run_published_before_it_was_killed_stays(inlined: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It does so while this one is about to remove what is left of others."""
+    place = inlined.warehouse / "main/t"
+    assert inlined.publish(verify="none").exit_code == 0
+    inlined.do("INSERT INTO t VALUES (2)")
+    real = writer.sweep
+
+    def late(*given: Any, **more: Any) -> None:
+        monkeypatch.setattr(writer, "sweep", real)
+        inlined.do("INSERT INTO t VALUES (3)")
+        killed_after_its_commit(inlined, monkeypatch)
+        real(*given, **more)
+
+    monkeypatch.setattr(writer, "sweep", late)
+    with pytest.raises(Conflict, match="meanwhile"):
+        inlined.publish(verify="none")
+    assert whole(place)
+    assert inlined.publish(verify="none").plan.tables[0].action.value == "nothing" and whole(place)

@@ -98,10 +98,13 @@ def iceberg_reader(settings: str) -> Callable[[], dict[str, Any]]:
 def main(kind: str, target: str, file: str, stop: str) -> None:
     look = {"lake": lake_reader, "iceberg": iceberg_reader}[kind](target)
     with open(file, "w") as told:
-        while not Path(stop).exists():
+        while True:
+            began = time.monotonic()
             told.write(json.dumps(look()) + "\n")
             told.flush()
-            time.sleep(0.4)
+            if Path(stop).exists():
+                return
+            time.sleep(max(0.4, 2 * (time.monotonic() - began)))  # others are to get on, too
 
 
 if __name__ == "__main__":

@@ -6,7 +6,8 @@ import json
 import random
 import subprocess
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,9 @@ import sqlalchemy as sa
 
 import bridge
 from tests.iceberg_judge import Published, judge_iceberg
-from tests.lake_steps import life
+from tests.lake_steps import KINDS, Statements
+from tests.refusals import sqlite_held, table_locked, versions_taken
+from tests.walk_plan import Step
 from tests.walk_reader import digest
 from tests.walks import process
 
@@ -35,10 +38,13 @@ Commit = tuple[str, int]
 class ToIceberg:
     """`attach` is the lake; `uri` the database of an SQL catalog, "" for a warehouse directory."""
 
-    def __init__(self, folder: Path, seed: int, attach: str, uri: str = "", drop: bool = False) -> None:
-        self._folder, self._dice, self._drop = folder, random.Random(seed), drop
+    KINDS = KINDS
+
+    def __init__(self, folder: Path, seed: int, attach: str, uri: str = "") -> None:
+        self._folder, self._dice, self._details = folder, random.Random(seed), random.Random(seed)
+        self._drop = self._dice.random() < 0.5
         self._warehouse, self._uri = folder / "wh", uri
-        self._groups = _groups(life(seed, 10**6))
+        self._statements = Statements(self._details)
         self._writer = process(
             *("-m", "tests.walk_writer", attach, f"DATA_PATH '{folder}/files/'"),
             stdin=subprocess.PIPE,
@@ -52,6 +58,7 @@ class ToIceberg:
         self._digests: dict[Commit, str] = {}
         self._judged: dict[str, set[Commit]] = {}
         self.done: list[str] = []
+        assert self._run(self._statements.begin())
 
     def close(self) -> None:
         """End the source's process."""
@@ -64,16 +71,45 @@ class ToIceberg:
         self._writer.stdin.flush()
         return json.loads(self._writer.stdout.readline())
 
-    def step(self, alone: bool) -> None:
-        """One commit of DuckDB's; what it refuses is none."""
-        for _ in range(50):
-            group = next(self._groups)
+    def do(self, step: Step) -> None:
+        """An operation of DuckDB's; where it makes no sense now, or DuckDB refuses it, rows are inserted."""
+        self._details.seed(step.number)
+        if any(self._run(self._statements.do(kind)) for kind in (step.kind, "insert")):
+            return
+        # where rows go into the catalog again, DuckDB may put them into a table that has not the columns added since
+        self._run(["CALL lake.set_option('data_inlining_row_limit', 0)"])
+        assert self._run(self._statements.do("insert")), self.done[-5:]
+
+    def _run(self, statements: Iterable[str]) -> bool:
+        """Whether DuckDB took any of it."""
+        taken = False
+        for group in _groups(statements):
             said = self._ask("run", group)
-            self.done.append(f"{'; '.join(group)}  -- {said[:80]}")
+            self.done.append(f"{'; '.join(group)}  -- {said[:400]}")
             assert not any(each in said.lower() for each in ("lock", "conflict")), (group, said)
             if not said:
-                return
-        raise AssertionError(self.done[-5:])
+                taken = True
+                self._note()
+        return taken
+
+    def _note(self) -> None:
+        """What the tables are now: DuckDB may answer otherwise once it has maintained them (a flush gives a data file
+        that a rewrite has ended a second delete file, and its rows come twice)."""
+        folder = tempfile.mkdtemp(dir=self._folder)
+        for number, (uuid, snapshot) in enumerate(self._ask("now", folder)):
+            if (uuid, snapshot) not in self._truth:
+                self._truth[uuid, snapshot] = _loaded(f"{folder}/{number}.arrow")
+
+    def refusing(self) -> AbstractContextManager[None]:
+        """Somebody else writes to the catalog and does not end, or the next version of each table is no file."""
+        if self._uri.startswith("postgresql"):
+            place = sa.make_url(self._uri)
+            return table_locked(
+                f"dbname={place.database} host={place.query['host']} user={place.username}", "iceberg_tables", True
+            )
+        if self._uri:
+            return sqlite_held(self._uri.removeprefix("sqlite:///"), readable=True)
+        return versions_taken([each.parent for each in self._warehouse.rglob("version-hint.text")])
 
     def arguments(self) -> list[str]:
         """The judge verifies."""
@@ -103,15 +139,15 @@ class ToIceberg:
         return {name: (path, json.loads(path.read_text())) for name, path in found.items()}
 
     def _learn(self, commits: Sequence[Commit]) -> list[str]:
-        """Ask the lake what it was; what it has forgotten it was asked before."""
+        """Ask the lake what it was, where that was not noted then; what it has forgotten it was asked before."""
         asked = sorted({each for each in commits if each not in self._truth})
-        folder = Path(tempfile.mkdtemp(dir=self._folder))
-        said = self._ask("rows", str(folder), asked) if asked else []
+        folder = tempfile.mkdtemp(dir=self._folder)
+        said = self._ask("rows", folder, asked) if asked else []
         for number, (each, error) in enumerate(zip(asked, said, strict=True)):
             if not error:
-                with pa.OSFile(str(folder / f"{number}.arrow"), "rb") as source:
-                    self._truth[each] = pa.ipc.open_file(source).read_all()
-                self._digests[each] = digest(self._truth[each])
+                self._truth[each] = _loaded(f"{folder}/{number}.arrow")
+        for each in {*commits} & self._truth.keys() - self._digests.keys():
+            self._digests[each] = digest(self._truth[each])
         return [f"{each}: {error}" for each, error in zip(asked, said, strict=True) if error]
 
     def check(self, alone: bool) -> list[str]:
@@ -206,6 +242,16 @@ class ToIceberg:
                 said.append(f"{hint.parent.parent.name}: no snapshot stands for {sorted(missing)}")
         return said + self._judge(subjects)
 
+    @property
+    def judged(self) -> int:
+        """Of which the rows were compared."""
+        return sum(map(len, self._judged.values()))
+
+
+def _loaded(path: str) -> pa.Table:
+    with pa.OSFile(path, "rb") as source:
+        return pa.ipc.open_file(source).read_all()
+
 
 def _kept(meta: Mapping[str, Any]) -> list[tuple[int, int]]:
     """(snapshot, source commit), in order."""
@@ -216,7 +262,7 @@ def _bookmark(meta: Mapping[str, Any]) -> Any:
     return json.loads(meta["properties"]["ducklake-bridge.bookmark"])
 
 
-def _groups(statements: Iterator[str]) -> Iterator[list[str]]:
+def _groups(statements: Iterable[str]) -> Iterator[list[str]]:
     """A transaction is one step."""
     group: list[str] = []
     for each in statements:

@@ -6,6 +6,7 @@ import json
 import random
 from collections import Counter
 from collections.abc import Sequence
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
@@ -13,8 +14,10 @@ import pyarrow as pa
 
 import bridge
 from tests.lake_versions import wrong_versions
-from tests.mirror_steps import Life
+from tests.mirror_steps import KINDS, Life
+from tests.refusals import duckdb_held, sqlite_held, table_locked
 from tests.support import lake_rows
+from tests.walk_plan import Step
 from tests.walk_reader import digest
 
 __all__ = ["ToLake"]
@@ -28,11 +31,12 @@ State = tuple[tuple[str, str], int | None, list[pa.Table]]
 class ToLake:
     """`attach` is the lake; `uri` the database of the Iceberg catalog."""
 
+    KINDS = KINDS
+
     def __init__(self, folder: Path, seed: int, attach: str, uri: str = "") -> None:
         self._folder, self._attach, self._dice = folder, attach, random.Random(seed)
-        self.lives = [
-            Life(folder, random.Random(seed + number), name, uri=uri) for number, name in enumerate(("db.t", "db.u"))
-        ]
+        self._details = random.Random()
+        self.lives = [Life(folder, self._details, name, uri=uri) for name in ("db.t", "db.u")]
         self.source, self.target = "iceberg-catalog:c", f"ducklake:{attach}"
         self._data = ("data_path", f"{folder}/files") if attach.startswith("postgres:") else None
         self.options = bridge.Options(source_options=self.lives[0].options)
@@ -46,9 +50,21 @@ class ToLake:
         for life in self.lives:
             life.catalog.engine.dispose()
 
-    def step(self, alone: bool) -> None:
-        """One of the tables changes."""
-        self._dice.choice(self.lives).step()
+    def do(self, step: Step) -> None:
+        """One of the tables changes; where the kind makes no sense now, rows are appended."""
+        self._details.seed(step.number)
+        life = self._details.choice(self.lives)
+        before = life.table.metadata_location
+        life.do(step.kind)
+        if life.table.metadata_location == before:
+            life.do("append")
+
+    def refusing(self) -> AbstractContextManager[None]:
+        """Somebody else has the lake's file, or writes to its catalog and does not end."""
+        backend, _, rest = self._attach.partition(":")
+        if backend == "postgres":
+            return table_locked(rest, readable=True)
+        return sqlite_held(rest, readable=True) if backend == "sqlite" else duckdb_held(self._attach)
 
     def arguments(self) -> list[str]:
         """The judge verifies."""
@@ -156,6 +172,11 @@ class ToLake:
             often = {each: count for each, count in counts.items() if count > 1 + life.returns[each]}
             said += [f"{life.name}: commit {each} came {count} times" for each, count in often.items()]
         return said + wrong_versions(self._attach, self._expected, self._folder / "asked")
+
+    @property
+    def judged(self) -> int:
+        """Of which the rows were compared."""
+        return len(self._expected)
 
 
 def _split(name: str) -> tuple[str, str]:

@@ -2,6 +2,7 @@
 
 ["run", [statements]] runs them one after the other, as often as somebody else is in the way; the answer is the error.
 ["rows", FOLDER, [[uuid, snapshot], ...]] writes what a table was into FOLDER/<number>.arrow; the answer is the errors.
+["now", FOLDER] does so for what there is now; the answer is [[uuid, snapshot], ...].
 ["live"] answers [[uuid, schema.name], ...].
 """
 
@@ -84,6 +85,13 @@ class Writer:
     def live(self) -> list[tuple[str, str]]:
         with self.held():
             return [(uuid, f"{schema}.{name}") for uuid, schema, name, _, end in self._names() if end is None]
+
+    def now(self, folder: str) -> list[tuple[str, int]]:
+        with self.held():
+            [(snapshot,)] = self._lake.execute("FROM ducklake_current_snapshot('lake')").fetchall()
+            asked = [(uuid, snapshot) for uuid, _, _, _, end in self._names() if end is None]
+        assert not any(self.rows(folder, asked))
+        return asked
 
     def rows(self, folder: str, asked: Sequence[tuple[str, int]]) -> list[str]:
         said = []

@@ -5,13 +5,12 @@ from __future__ import annotations
 
 import json
 import os
-import random
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -19,10 +18,13 @@ from bridge.errors import BridgeError
 from bridge.mirroring.status import Standing, status
 from bridge.model.options import Options
 from tests.support import ROOT
+from tests.walk_plan import Plan, Step, Turn
 
 __all__ = ["Course", "Readers", "process", "walk"]
 
 _PATIENCE = 120.0
+_START = 0.7
+"""Seconds until a process of ours looks at a target."""
 
 
 class Course(Protocol):
@@ -32,8 +34,12 @@ class Course(Protocol):
     target: str
     options: Options
 
-    def step(self, alone: bool) -> None:
-        """Something happens at the source; `alone`: nobody mirrors it at the moment."""
+    def do(self, step: Step) -> None:
+        """Something happens at the source."""
+        ...
+
+    def refusing(self) -> AbstractContextManager[None]:
+        """The target refuses commits meanwhile, and answers readers."""
         ...
 
     def arguments(self) -> list[str]:
@@ -45,7 +51,7 @@ class Course(Protocol):
         ...
 
     def check(self, alone: bool) -> list[str]:
-        """What is wrong since the last time, when everything was caught up with; `alone`: as `step` was told."""
+        """What is wrong since the last time, when everything was caught up with; `alone`: nobody mirrored meanwhile."""
         ...
 
     def check_read(self, told: Sequence[dict[str, Any]]) -> list[str]:
@@ -54,6 +60,11 @@ class Course(Protocol):
 
     def finish(self) -> list[str]:
         """What is wrong with any mirrored state, and with their number."""
+        ...
+
+    @property
+    def judged(self) -> int:
+        """How many mirrored states were found right."""
         ...
 
 
@@ -126,23 +137,25 @@ def _settled(course: Course) -> bool:
     return False
 
 
-def _until(done: Callable[[], bool], what: str, also: Callable[[], bool] = lambda: True) -> None:
-    give_up = time.monotonic() + _PATIENCE
-    while not done():
-        assert time.monotonic() < give_up and also(), what
-        time.sleep(0.2)
-
-
-def _alone(course: Course, folder: Path, dice: random.Random) -> None:
-    """One look at what was done, after one that was killed or while another one looks."""
+def _alone(course: Course, folder: Path, turn: Turn) -> None:
+    """One look at what was done, after one that was killed or refused, or while another one looks."""
+    for step in turn.steps:
+        course.do(step)
     log = folder / "round.log"
-    match dice.choice(["kill", "kill", "pair", "none"]):
+    match turn.then:
         case "kill":
             one = _started(course, log, "--once")
             with suppress(subprocess.TimeoutExpired):
-                one.wait(dice.uniform(0.3, 2.5))
+                one.wait(turn.seconds)
             one.kill()
             one.wait()
+        case "refuse":
+            with course.refusing():
+                one = _started(course, log, "--once")
+                with suppress(subprocess.TimeoutExpired):
+                    one.wait(_START + turn.seconds)
+            code = one.wait(_PATIENCE)
+            assert code in (0, 5, 6), (code, log.read_text()[-4000:])
         case "pair":
             both = [_started(course, log, "--once") for _ in range(2)]
             codes = sorted(each.wait(_PATIENCE) for each in both)
@@ -154,44 +167,42 @@ def _alone(course: Course, folder: Path, dice: random.Random) -> None:
     assert code == 0, (code, log.read_text()[-4000:])
 
 
-def _together(course: Course, folder: Path, steps: int, dice: random.Random) -> None:
-    """Two mirrors run while the source goes on; now and then one of them is killed and started again."""
+def _together(course: Course, folder: Path, turn: Turn) -> None:
+    """Two mirrors run while the source goes on; now and then one of them is killed and started again, or refused."""
     with _mirrors(course, folder, 2) as both:
-        for _ in range(steps):
-            course.step(False)
-            time.sleep(dice.choice([0, 0, 0.05, 0.3]))
-            if dice.random() < 0.25:
-                number = dice.randrange(2)
+        for step in turn.steps:
+            with course.refusing() if step.then == "refuse" else nullcontext():
+                course.do(step)
+                time.sleep(step.seconds)
+            if step.then.startswith("kill"):
+                number = int(step.then[-1])
                 both[number].kill()
                 both[number].wait()
                 both[number] = _started(course, folder / f"mirror-{number}.log", "--interval", "1s")
 
-        def alive() -> bool:
-            return any(each.poll() is None for each in both)
+        give_up = time.monotonic() + _PATIENCE
+        while not _settled(course):
+            if time.monotonic() > give_up or all(each.poll() is not None for each in both):
+                text = "".join(each.read_text()[-2000:] for each in folder.glob("mirror-*.log"))
+                raise AssertionError(f"the mirrors did not catch up: {text}")
+            time.sleep(0.2)
 
-        _until(lambda: _settled(course), "the mirrors did not catch up", alive)
 
-
-def walk(course: Course, folder: Path, seed: int, steps: int, readers: int = 2) -> list[str]:
-    """Every fault of a life: by turns the source and its mirrors go one after the other, and at once."""
-    dice, left = random.Random(seed), steps
-    folder.mkdir(exist_ok=True)
-    course.step(True)
-    _alone(course, folder, random.Random(1))
-    reading = Readers(course, folder, readers)
+def walk(course: Course, folder: Path, plan: Plan, readers: int = 2) -> list[str]:
+    """Every fault of a life: by turns the source and its mirrors go one after the other, and at once. Readers begin
+    when there is something to read."""
+    folder.mkdir()
+    reading = None
     try:
-        said = course.check(True)
-        while left and not said:
-            alone = dice.random() < 0.6
-            now = min(left, dice.randint(2, 8) if alone else dice.randint(6, 16))
-            left -= now
-            if alone:
-                for _ in range(now):
-                    course.step(True)
-                _alone(course, folder, dice)
-            else:
-                _together(course, folder, now, dice)
-            said = [f"{each} (seed {seed}, {left} steps left)" for each in (*reading.wrong(), *course.check(alone))]
-        return said or [*reading.end(), *course.finish()]
+        for number, turn in enumerate(plan.turns):
+            (_alone if turn.alone else _together)(course, folder, turn)
+            reading = reading or Readers(course, folder, readers)
+            if said := [*reading.wrong(), *course.check(turn.alone)]:
+                return [f"{each} (after turn {number})" for each in said]
+        assert reading is not None
+        said = [*reading.end(), *course.finish()]
+        print(f"{course.judged} mirrored states")
+        return said
     finally:
-        reading.close()
+        if reading:
+            reading.close()

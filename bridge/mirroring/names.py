@@ -45,6 +45,7 @@ def follow_names(pair: Pair, ends: Ends, options: Options, progress: ProgressSin
     renamed = {old: now[_of(each)] for old, each in lost.items() if _of(each) in now}
     kept = {_of(each) for old, each in taken.items() if old not in lost}
     moved = {old: name for old, name in renamed.items() if _of(taken[old]) not in kept} if ends.target.renames else {}
+    unseen = [name for name, uuid in known.items() if uuid is None]
     done, failed = [], list[TableName]()
     for name, each in lost.items():
         if name in moved or not is_wanted(name, options):
@@ -56,6 +57,13 @@ def follow_names(pair: Pair, ends: Ends, options: Options, progress: ProgressSin
             progress.step(f"{name}: it was dropped and made anew")
         elif pair.on_drop == "keep":
             done.append(_told(name, each, State.DROPPED, f"{what}, and stays here"))
+            continue
+        if unseen and name not in renamed:
+            told = (
+                f"nothing, or another table, has its name at the source; it may be {unseen[0]}, which cannot be opened"
+            )
+            done.append(_told(name, each, State.UNREACHABLE, told))
+            failed.append(name)
             continue
         try:
             assert each.bookmark is not None
@@ -104,12 +112,12 @@ def _move(
 
 
 def _is_lost(
-    name: TableName, each: TargetTable, ends: Ends, there: list[TableName], known: Mapping[TableName, str]
+    name: TableName, each: TargetTable, ends: Ends, there: list[TableName], known: Mapping[TableName, str | None]
 ) -> bool:
     """Whether nothing, or another table, has its name at the source, by the source's own word: a namespace that could
     not be listed drops nothing."""
     if name in there:
-        uuid = known.get(name, "")
+        uuid = known.get(name)
         return bool(uuid and uuid != _of(each))
     try:
         return not ends.source.holds(name)
@@ -155,11 +163,12 @@ def _left(options: Options, there: list[TableName], before: list[TableName], fai
     return made if any(is_wanted(name, made) for name in there) or not followed else None
 
 
-def _uuid(ends: Ends, name: TableName) -> str:
+def _uuid(ends: Ends, name: TableName) -> str | None:
+    """None where it cannot be told."""
     try:
         return ends.source.open(name).table.uuid
     except BridgeError:
-        return ""  # the round itself says what is wrong with it
+        return None  # the round itself says what is wrong with it
 
 
 def _of(each: TargetTable) -> str:

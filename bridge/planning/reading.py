@@ -122,7 +122,7 @@ def decided(
         said = list(lake.review(table, target, options))
         said += [each for each in (overlap, clash) if each is not None]
         if there is not None and there.listed is None and files.since is not None:
-            said += _twice(files, files.since, lake, target, name)
+            said += _twice(files, files.since, lake, target, name, mark)
         more = lake.review_files(table, files, target, options)
         return decide(table, files, target, there, said, options, newest, more, lake.written_fields(table))
     except Conflict as error:
@@ -131,16 +131,24 @@ def decided(
         return blocked_table(name, target, Finding(Code.TARGET_CONFLICT, str(name), error.message, error.hint))
 
 
-def _twice(files: Files, since: int, lake: Target, target: TableName, name: TableName) -> list[Finding]:
+def _twice(
+    files: Files, since: int, lake: Target, target: TableName, name: TableName, mark: Bookmark | None
+) -> list[Finding]:
     """Files that came and that the target holds already, without an end: of those that were there before only their own
-    list would have told that one is listed twice."""
+    list would have told that one is listed twice. Overtaken when the target is not at its bookmark any more: another
+    run has brought them."""
     table = files.table
     begin, end = table.column("begin"), table.column("end")
     came = table.filter(pc.greater(begin, since)).column("path").unique().to_pylist()
     left = table.filter(pc.and_(pc.less_equal(begin, since), pc.is_valid(end))).column("path").to_pylist()
     twice = sorted(lake.registered(target, came, "") - set(left)) if came else []
-    said = f"{len(twice)} data files are listed more than once in one snapshot, such as {twice[0]}" if twice else ""
-    return [Finding(Code.FILE_LISTED_TWICE, str(name), said, "add them once", tuple(twice))] if twice else []
+    if not twice:
+        return []
+    now = lake.lookup((target,)).get(target)
+    if now is None or now.bookmark != mark:
+        raise Overtaken(f"{target} was changed by another run since it was looked at", hint="run it again")
+    said = f"{len(twice)} data files are listed more than once in one snapshot, such as {twice[0]}"
+    return [Finding(Code.FILE_LISTED_TWICE, str(name), said, "add them once", tuple(twice))]
 
 
 def _follows(table: Table, there: TargetTable, mark: Bookmark, options: Options) -> bool:

@@ -123,7 +123,7 @@ class DuckLakeTarget:
                     match, bookmark = renamed[key]
                 else:
                     continue
-                held_as = TableName(() if match.schema == "main" else (match.schema,), match.name)
+                held_as = _name_of(match)
                 found[name] = TargetTable(held_as, bookmark, held=HeldTable(self.place, self.data_path, held_as))
         return found
 
@@ -133,7 +133,7 @@ class DuckLakeTarget:
             live = [] if opened is None else [each for each in reads.live_tables(opened) if each.id >= 0]
             marks = [(each, reads.bookmark(opened, each.id)) for each in live if opened is not None]
         return [
-            TargetTable(TableName(() if each.schema == "main" else (each.schema,), each.name), mark)
+            TargetTable(_name_of(each), mark)
             for each, mark in marks
             if mark is not None and mark.source.get("from") == source
         ]
@@ -710,6 +710,10 @@ def _changes(
     counts = (f"(SELECT count(*) FROM ducklake_table_{each}({span}))" for each in ("insertions", "deletions"))
     what = f"{'.'.join((*write.name.namespace, place))}: rows added since snapshot {first - 1}"
     return [(what, f"SELECT {' - '.join(counts)}", [[str(live[newest] - live[since])]])]
+
+
+def _name_of(each: reads.LakeTable) -> TableName:
+    return TableName(() if each.schema == "main" else (each.schema,), each.name)
 
 
 def open_target(rest: str, options: Options) -> DuckLakeTarget:

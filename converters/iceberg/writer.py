@@ -282,19 +282,21 @@ class IcebergTarget:
 
     def clean(self, plans: Mapping[TableName, str]) -> None:
         """Remove what killed runs left of these tables' work; metadata that nothing names is overwritten."""
-        found = {}
-        for name in plans:
-            with about(name):
-                there = self._home.find(name)
-            if there is not None:
-                found[name] = there[1].metadata
+
+        def found() -> Mapping[TableName, Held]:
+            """As they are when it is asked: a run may have committed since, and been killed after that."""
+            there = {}
+            for name in plans:
+                with about(name):
+                    there[name] = self._home.find(name)
+            return {name: each[1] for name, each in there.items() if each is not None}
 
         def committed() -> Mapping[str, str]:
-            marks = {name: bookmark_of(metadata) for name, metadata in found.items()}
+            marks = {name: bookmark_of(each.metadata) for name, each in found().items()}
             return {table_key(name): mark.plan for name, mark in marks.items() if mark is not None}
 
         def registered(text: str) -> frozenset[str]:
-            paths = (path for metadata in found.values() for path in every_path(metadata))
+            paths = (path for each in found().values() for path in every_path(each.metadata))
             return frozenset(path for path in paths if text in path)
 
         sweep(self.staging, self._catalog, plans, committed, registered, others=False)
