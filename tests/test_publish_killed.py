@@ -82,6 +82,11 @@ def whole(table: Path) -> list[tuple[int, int, int]] | None:
     return numbers(metadata)
 
 
+def hinted(table: Path) -> int:
+    """The version that readers see who go by the hint alone."""
+    return int((table / "metadata" / "version-hint.text").read_text())
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("table", "gone"),
@@ -109,6 +114,7 @@ def test_a_run_that_is_stopped_at_any_step_is_run_again(
             lake.publish(verify="none")
         assert whole(place) in (before, wanted), last
         again = lake.publish(verify="none")
+        assert hinted(place) == (1 if table == "new" else 2), last
         seen.add(again.plan.tables[0].action.value)
         assert again.exit_code == 0 and whole(place) == wanted, last
     assert seen == {"create" if table == "new" else "append", "nothing"}
@@ -191,3 +197,18 @@ def test_what_another_run_published_before_it_was_killed_stays(inlined: Lake, mo
         inlined.publish(verify="none")
     assert whole(place)
     assert inlined.publish(verify="none").plan.tables[0].action.value == "nothing" and whole(place)
+
+
+def test_the_hint_of_a_run_that_is_late_does_not_lead_back(inlined: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another one commits between its version and its hint."""
+    place, real = inlined.warehouse / "main/t", Warehouse._hint
+
+    def late(self: Warehouse, *given: Any) -> None:
+        monkeypatch.setattr(Warehouse, "_hint", real)
+        inlined.do("INSERT INTO t VALUES (2)")
+        assert inlined.publish(verify="none").exit_code == 0
+        real(self, *given)
+
+    monkeypatch.setattr(Warehouse, "_hint", late)
+    inlined.publish(verify="none")
+    assert hinted(place) == 2

@@ -8,6 +8,7 @@ from __future__ import annotations
 import gzip
 import json
 import re
+import uuid
 import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -71,6 +72,10 @@ class Home(Protocol):
 
     def commit(self, name: TableName, held: Held | None, metadata: Mapping[str, Any], mark: str) -> str:
         """Make the document the table's metadata; Conflict unless it is still as `held`. The path of the file."""
+        ...
+
+    def settle(self, name: TableName, held: Held) -> None:
+        """Finish what a run that was killed after its commit left undone."""
         ...
 
     def forget(self, name: TableName, held: Held) -> None:
@@ -145,8 +150,24 @@ class Warehouse:
             raise Overtaken(
                 f"{name} in {self.path} got a version {number} meanwhile: {_named(path)}", hint="run it again"
             )
-        storage.write(f"{home}/metadata/version-hint.text", str(number).encode(), f".{mark}.hint")
+        self._hint(home, number, mark)
         return path
+
+    def settle(self, name: TableName, held: Held) -> None:
+        """The hint, which some readers go by alone, names the version."""
+        home, number = self.location(name), _number(held.path)
+        hint = f"{home}/metadata/version-hint.text"
+        told = storage.read(hint, "version hint").strip() if storage.is_file(hint) else b"0"
+        if held.path == f"{home}/metadata/v{number}.metadata.json" and told.isdigit() and int(told) < number:
+            self._hint(home, number, f"bridge-{uuid.uuid4().hex[:12]}")
+
+    def _hint(self, home: str, number: int, mark: str) -> None:
+        """Another run may have gone on meanwhile, and told so before this one does."""
+        while True:
+            storage.write(f"{home}/metadata/version-hint.text", str(number).encode(), f".{mark}.hint")
+            if not storage.is_file(f"{home}/metadata/v{number + 1}.metadata.json"):
+                return
+            number += 1
 
     def forget(self, name: TableName, held: Held) -> None:
         """The next version is taken as a commit takes it, so that nobody else gets it, and goes last: until then a run

@@ -299,6 +299,9 @@ class IcebergTarget:
             paths = (path for each in found().values() for path in every_path(each.metadata))
             return frozenset(path for path in paths if text in path)
 
+        for name, each in {name: self._there(name) for name in plans}.items():
+            if each is not None and bookmark_of(each[1].metadata) is not None:
+                self._home.settle(name, each[1])
         sweep(self.staging, self._catalog, plans, committed, registered, others=False)
 
     def fit(self, tables: Sequence[tuple[TableName, Table]], objects: Sequence[ObjectWrite], found: Objects) -> Fitted:

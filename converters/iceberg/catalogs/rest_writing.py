@@ -105,6 +105,9 @@ class RestHome(RestReader):
         found = self.find(name)
         return found[1].path if found is not None else ""
 
+    def settle(self, name: TableName, held: Held) -> None:
+        """A commit is one step."""
+
     def forget(self, name: TableName, held: Held) -> None:
         """The server drops it without a purge; its metadata files are the server's."""
         found = self.find(name)

@@ -120,6 +120,9 @@ class SqlHome:
             raise
         return path
 
+    def settle(self, name: TableName, held: Held) -> None:
+        """A commit is one step."""
+
     def forget(self, name: TableName, held: Held) -> None:
         """The row goes, then the files that it led to."""
         log = [str(each["metadata-file"]) for each in held.metadata.get("metadata-log") or ()]
