@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import sqlite3
 import threading
+import time
 from collections.abc import Mapping
 from contextlib import closing
 from dataclasses import replace
@@ -22,6 +23,7 @@ from bridge.locators import parse_locator
 from bridge.mirroring import loop
 from bridge.mirroring.pair import Pair, Round
 from bridge.mirroring.rounds import catch_up
+from bridge.mirroring.status import Standing, status
 from bridge.ports import Silent
 from converters.ducklake.reader import LakeSourceTable
 from converters.iceberg import writer
@@ -59,6 +61,10 @@ class Followed:
         return Pair(
             self.source, self.target, bridge.Options(**{"verify": "none", "target_options": self.settings, **more})
         )
+
+    def ends(self) -> tuple[str, str, bridge.Options]:
+        pair = self.pair()
+        return pair.source, pair.target, pair.options
 
     def tables(self) -> dict[str, Path]:
         """Where the metadata of each table of the target is."""
@@ -207,6 +213,32 @@ def test_what_somebody_else_wrote_is_named_and_never_dropped(followed: Followed)
         made = followed.round("drop")
         assert made.exit_code == 5 and states(made) == {"main.t": "conflict", "main.u": made.tables[-1].state.value}
         assert str(other) in made.tables[0].message and str(other) in followed.tables()["main.t"].read_text()
+
+
+def test_a_table_that_somebody_renamed_in_the_catalog_is_not_published_anew(tmp_path: Path) -> None:
+    """It lies where another one of the name would, and is still ours; one that was dropped there comes again."""
+    followed = Followed(tmp_path, True)
+    followed.do(*(f"CREATE TABLE {each} AS SELECT 1 AS i" for each in "tud"))
+    followed.round()
+    catalog = SqlCatalog("c", **dict(followed.settings))
+    catalog.create_namespace("other")
+    catalog.rename_table("main.t", "other.moved")
+    catalog.drop_table("main.d")
+    for step in ("SELECT 1", "INSERT INTO t VALUES (2)", "DROP TABLE t"):
+        followed.do(step, "INSERT INTO u VALUES (2)")
+        there = time.time()
+        found = {str(each.source): each for each in status(*followed.ends(), now=there)}
+        made = followed.round("drop")
+        assert states(made) == {
+            **({} if "DROP" in step else {"main.t": "conflict"}),
+            "main.u": "applied",
+            "main.d": "applied" if step == "SELECT 1" else "current",
+        }
+        if "DROP" not in step:
+            assert made.exit_code == 5 and "renamed_table to other.moved" in made.tables[1].message
+            assert (found["main.t"].standing, found["main.t"].exit_code) == (Standing.CHANGED, 5)
+        assert followed.tables().keys() == {"other.moved", "main.u", "main.d"}
+    assert followed.wrong({"main.u": "u", "main.d": "d"}, tmp_path / "judge") == []
 
 
 @pytest.mark.slow
