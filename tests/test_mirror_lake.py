@@ -29,7 +29,7 @@ from converters.ducklake.reader import LakeSourceTable
 from converters.iceberg import writer
 from converters.iceberg.writer import IcebergTarget
 from tests.iceberg_judge import Published, judge_iceberg
-from tests.support import opened, use
+from tests.support import opened, run_here, use
 from tests.test_publish import appended
 
 __all__: list[str] = []
@@ -170,6 +170,8 @@ def test_a_source_is_remembered_by_where_it_lies(
 def test_patterns_of_what_is_gone_or_still_to_come_hold_nothing_up(tmp_path: Path) -> None:
     followed = Followed(tmp_path, False)
     followed.do("CREATE TABLE a(i INTEGER)", "CREATE TABLE b(i INTEGER)")
+    for pattern, code in (("s.*", 0), ("main.x", 2)):
+        assert run_here("status", *followed.ends()[:2], "--table", pattern).code == code
     waiting = followed.round("drop", tables=("s.*",))
     assert waiting.exit_code == 0 and waiting.tables == () and waiting.idle == ("s.*",)
     assert "s.* matches no table" in "".join(lines(waiting, "text", str))
@@ -183,8 +185,14 @@ def test_patterns_of_what_is_gone_or_still_to_come_hold_nothing_up(tmp_path: Pat
     followed.do("CREATE SCHEMA s", "CREATE TABLE s.c(i INTEGER)", "ALTER TABLE a RENAME TO z")
     again = followed.round("keep", **chosen)  # nothing tells of b any more
     assert states(again) == {"main.a": "dropped", "s.c": "applied"} and again.idle == ("main.a", "main.b")
+    stands = status(*followed.ends()[:2], followed.pair(**chosen).options, now=time.time())
+    assert {str(each.source): each.standing.value for each in stands} == {"s.c": "current", "main.a": "dropped"}
+    assert [each.message for each in stands] == ["", "it was dropped at the source"]  # z is not asked for
     repeated = followed.round("keep", **chosen)
     assert len(lines(again, "text", str)) == 4 and lines(repeated, "text", str, again) == []
+    followed.do("DROP TABLE z", "DROP TABLE s.c")
+    said = run_here("status", *followed.ends()[:2])
+    assert said.code == 0 and said.out.endswith("in all: 2 dropped\n")
 
 
 @pytest.mark.slow
