@@ -297,6 +297,9 @@ def test_a_table_that_another_mirror_made_anew_is_not_dropped(
     assert isinstance(followed.round().error, Overtaken)
     assert followed.tables().keys() == {"main.t", "main.u"}
     assert states(followed.round()) == {"main.t": "current", "main.u": "current"}
+    followed.do("INSERT INTO t VALUES (3)")
+    said = {str(each.source): (each.state.value, each.message) for each in followed.round().tables}
+    assert said == {"main.t": ("applied", ""), "main.u": ("current", "")}  # what it was made anew from is said once
 
 
 @pytest.mark.parametrize("broken", ["directory", "metadata"])

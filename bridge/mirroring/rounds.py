@@ -101,7 +101,9 @@ def _expiring(each: TablePlan, report: Report, ends: Ends, written: bool, now: f
 
 
 def _said(each: TablePlan) -> str:
-    return "; ".join(said.detail for said in each.findings if said.code in _TOLD)
+    # what the source says of itself it says in every round
+    known = each.table.findings if each.table is not None and each.action is Action.APPEND else ()
+    return "; ".join(said.detail for said in each.findings if said.code in _TOLD and said not in known)
 
 
 def _hurry(each: TablePlan, report: Report, now: float) -> str:
