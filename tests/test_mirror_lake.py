@@ -29,7 +29,7 @@ from converters.ducklake.reader import LakeSourceTable
 from converters.iceberg import writer
 from converters.iceberg.writer import IcebergTarget
 from tests.iceberg_judge import Published, judge_iceberg
-from tests.support import opened, run_here, use
+from tests.support import lake_rows, opened, run_here, use
 from tests.test_publish import appended
 
 __all__: list[str] = []
@@ -247,6 +247,20 @@ def test_a_table_that_somebody_renamed_in_the_catalog_is_not_published_anew(tmp_
             assert (found["main.t"].standing, found["main.t"].exit_code) == (Standing.CHANGED, 5)
         assert followed.tables().keys() == {"other.moved", "main.u", "main.d"}
     assert followed.wrong({"main.u": "u", "main.d": "d"}, tmp_path / "judge") == []
+
+
+@pytest.mark.parametrize("vectors", [False, True])
+def test_a_delete_file_that_another_took_the_place_of_is_not_missed(vectors: bool, tmp_path: Path) -> None:
+    """The lake schedules it for deletion at once; published snapshots have their own."""
+    followed = Followed(tmp_path, False)
+    kept = ["CALL ducklake_set_option('lake', 'write_deletion_vectors', true)"] if vectors else []
+    followed.do(*kept, "CREATE TABLE t AS SELECT * FROM range(9) r(i)", "DELETE FROM t WHERE i = 1")
+    followed.round()
+    followed.do("DELETE FROM t WHERE i = 2")
+    [(path,)] = lake_rows(followed.lake, "SELECT path FROM ducklake_files_scheduled_for_deletion")
+    assert path.endswith(".puffin") == vectors
+    [found] = status(*followed.ends(), now=time.time())
+    assert found.standing is Standing.BEHIND and found.expiring is None
 
 
 @pytest.mark.slow
