@@ -32,7 +32,7 @@ from converters.ducklake.catalog.session import parse_place, session
 from converters.ducklake.writer import DuckLakeTarget
 from tests.lake_versions import wrong_versions
 from tests.mirror_steps import Life
-from tests.support import ROOT, lake_rows, tree_hash, use
+from tests.support import ROOT, lake_rows, opened, tree_hash, use
 from tests.test_runs import KILLED
 
 _THERE = "SELECT to_regclass('ducklake_metadata') IS NOT NULL"
@@ -555,6 +555,26 @@ def test_a_name_that_somebody_else_has_stops_the_rename(mirrored: Mirrored) -> N
     life.call("db.mine")
     made = mirrored.round()
     assert states(made) == {"db.mine": "conflict"} and "db.mine exists in" in made.tables[0].message
+
+
+@pytest.mark.parametrize(
+    ("away", "anew"),
+    [("DROP TABLE {}", "TABLE {} AS SELECT 1 AS id"), ("ALTER TABLE {} RENAME TO x", "VIEW {} AS SELECT 1 AS id")],
+)
+def test_a_table_that_somebody_else_put_another_in_the_place_of(away: str, anew: str, tmp_path: Path) -> None:
+    mirrored = Mirrored(tmp_path, "sqlite:")
+    life, other = mirrored.add(), mirrored.add("db.u", 2)
+    does(life, "append")
+    mirrored.round()
+    assert not any(use(mirrored.attach, [away.format("lake.db.t"), f"CREATE {anew.format('lake.db.t')}"]))
+    for step in (other, life):
+        does(step, "append")
+        made = mirrored.round()
+        assert made.exit_code == 5 and states(made)["db.t"] == "conflict"
+        assert states(made)["db.u"] == ("applied" if step is other else "current")
+        assert "ed_table" in made.tables[0].message and "another one has its name" in made.tables[0].message
+    with opened(Path(str(mirrored.lake))) as lake:
+        assert lake.execute("SELECT * FROM db.t").fetchall() == [(1,)]
 
 
 def test_two_pairs_of_one_source_leave_each_other_alone(mirrored: Mirrored) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import sqlite3
 import threading
+import time
 from collections.abc import Mapping
 from contextlib import closing
 from dataclasses import replace
@@ -22,12 +23,13 @@ from bridge.locators import parse_locator
 from bridge.mirroring import loop
 from bridge.mirroring.pair import Pair, Round
 from bridge.mirroring.rounds import catch_up
+from bridge.mirroring.status import Standing, status
 from bridge.ports import Silent
 from converters.ducklake.reader import LakeSourceTable
 from converters.iceberg import writer
 from converters.iceberg.writer import IcebergTarget
 from tests.iceberg_judge import Published, judge_iceberg
-from tests.support import opened, use
+from tests.support import lake_rows, opened, run_here, use
 from tests.test_publish import appended
 
 __all__: list[str] = []
@@ -60,6 +62,10 @@ class Followed:
         return Pair(
             self.source, self.target, bridge.Options(**{"verify": "none", "target_options": self.settings, **more})
         )
+
+    def ends(self) -> tuple[str, str, bridge.Options]:
+        pair = self.pair()
+        return pair.source, pair.target, pair.options
 
     def tables(self) -> dict[str, Path]:
         """Where the metadata of each table of the target is."""
@@ -165,6 +171,8 @@ def test_a_source_is_remembered_by_where_it_lies(
 def test_patterns_of_what_is_gone_or_still_to_come_hold_nothing_up(tmp_path: Path) -> None:
     followed = Followed(tmp_path, False)
     followed.do("CREATE TABLE a(i INTEGER)", "CREATE TABLE b(i INTEGER)")
+    for pattern, code in (("s.*", 0), ("main.x", 2)):
+        assert run_here("status", *followed.ends()[:2], "--table", pattern).code == code
     waiting = followed.round("drop", tables=("s.*",))
     assert waiting.exit_code == 0 and waiting.tables == () and waiting.idle == ("s.*",)
     assert "s.* matches no table" in "".join(lines(waiting, "text", str))
@@ -178,8 +186,14 @@ def test_patterns_of_what_is_gone_or_still_to_come_hold_nothing_up(tmp_path: Pat
     followed.do("CREATE SCHEMA s", "CREATE TABLE s.c(i INTEGER)", "ALTER TABLE a RENAME TO z")
     again = followed.round("keep", **chosen)  # nothing tells of b any more
     assert states(again) == {"main.a": "dropped", "s.c": "applied"} and again.idle == ("main.a", "main.b")
+    stands = status(*followed.ends()[:2], followed.pair(**chosen).options, now=time.time())
+    assert {str(each.source): each.standing.value for each in stands} == {"s.c": "current", "main.a": "dropped"}
+    assert [each.message for each in stands] == ["", "it was dropped at the source"]  # z is not asked for
     repeated = followed.round("keep", **chosen)
     assert len(lines(again, "text", str)) == 4 and lines(repeated, "text", str, again) == []
+    followed.do("DROP TABLE z", "DROP TABLE s.c")
+    said = run_here("status", *followed.ends()[:2])
+    assert said.code == 0 and said.out.endswith("in all: 2 dropped\n")
 
 
 @pytest.mark.slow
@@ -208,6 +222,46 @@ def test_what_somebody_else_wrote_is_named_and_never_dropped(followed: Followed)
         made = followed.round("drop")
         assert made.exit_code == 5 and states(made) == {"main.t": "conflict", "main.u": made.tables[-1].state.value}
         assert str(other) in made.tables[0].message and str(other) in followed.tables()["main.t"].read_text()
+
+
+def test_a_table_that_somebody_renamed_in_the_catalog_is_not_published_anew(tmp_path: Path) -> None:
+    """It lies where another one of the name would, and is still ours; one that was dropped there comes again."""
+    followed = Followed(tmp_path, True)
+    followed.do(*(f"CREATE TABLE {each} AS SELECT 1 AS i" for each in "tud"))
+    followed.round()
+    catalog = SqlCatalog("c", **dict(followed.settings))
+    catalog.create_namespace("other")
+    catalog.rename_table("main.t", "other.moved")
+    catalog.drop_table("main.d")
+    for step in ("SELECT 1", "INSERT INTO t VALUES (2)", "DROP TABLE t"):
+        followed.do(step, "INSERT INTO u VALUES (2)")
+        there = time.time()
+        found = {str(each.source): each for each in status(*followed.ends(), now=there)}
+        made = followed.round("drop")
+        assert states(made) == {
+            **({} if "DROP" in step else {"main.t": "conflict"}),
+            "main.u": "applied",
+            "main.d": "applied" if step == "SELECT 1" else "current",
+        }
+        if "DROP" not in step:
+            assert made.exit_code == 5 and "renamed_table to other.moved" in made.tables[1].message
+            assert (found["main.t"].standing, found["main.t"].exit_code) == (Standing.CHANGED, 5)
+        assert followed.tables().keys() == {"other.moved", "main.u", "main.d"}
+    assert followed.wrong({"main.u": "u", "main.d": "d"}, tmp_path / "judge") == []
+
+
+@pytest.mark.parametrize("vectors", [False, True])
+def test_a_delete_file_that_another_took_the_place_of_is_not_missed(vectors: bool, tmp_path: Path) -> None:
+    """The lake schedules it for deletion at once; published snapshots have their own."""
+    followed = Followed(tmp_path, False)
+    kept = ["CALL ducklake_set_option('lake', 'write_deletion_vectors', true)"] if vectors else []
+    followed.do(*kept, "CREATE TABLE t AS SELECT * FROM range(9) r(i)", "DELETE FROM t WHERE i = 1")
+    followed.round()
+    followed.do("DELETE FROM t WHERE i = 2")
+    [(path,)] = lake_rows(followed.lake, "SELECT path FROM ducklake_files_scheduled_for_deletion")
+    assert path.endswith(".puffin") == vectors
+    [found] = status(*followed.ends(), now=time.time())
+    assert found.standing is Standing.BEHIND and found.expiring is None
 
 
 @pytest.mark.slow
@@ -258,6 +312,9 @@ def test_a_table_that_another_mirror_made_anew_is_not_dropped(
     assert isinstance(followed.round().error, Overtaken)
     assert followed.tables().keys() == {"main.t", "main.u"}
     assert states(followed.round()) == {"main.t": "current", "main.u": "current"}
+    followed.do("INSERT INTO t VALUES (3)")
+    said = {str(each.source): (each.state.value, each.message) for each in followed.round().tables}
+    assert said == {"main.t": ("applied", ""), "main.u": ("current", "")}  # what it was made anew from is said once
 
 
 @pytest.mark.parametrize("broken", ["directory", "metadata"])

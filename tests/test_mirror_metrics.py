@@ -112,7 +112,9 @@ def test_the_file_is_whole_or_as_it_was(tmp_path: Path, monkeypatch: pytest.Monk
 
 
 def test_where_it_cannot_be_written_is_said_before_the_first_round(tmp_path: Path) -> None:
-    for path in (tmp_path, tmp_path / "nothing" / "m.prom"):
+    (tmp_path / "file").touch()
+    os.mkfifo(tmp_path / "pipe")  # as a device it would be read without an end, and then be a file
+    for path in (tmp_path, tmp_path / "nothing" / "m.prom", tmp_path / "file" / "m.prom", tmp_path / "pipe"):
         with pytest.raises(UsageError, match="--metrics-file"):
             Metrics(str(path))
 

@@ -26,7 +26,7 @@ def status_data(source: str, target: str, found: Sequence[TableStatus]) -> dict[
     return {
         "source": source,
         "target": target,
-        "current": all(each.standing is Standing.CURRENT for each in found),
+        "current": all(each.standing in (Standing.CURRENT, Standing.DROPPED) for each in found),
         "tables": [_data(each) for each in found],
         "exit_code": exit_code(found),
     }
@@ -69,7 +69,7 @@ def _time(micros: int | None) -> str | None:
 
 def status_text(found: Sequence[TableStatus]) -> list[str]:
     """A status for people."""
-    lines = []
+    lines = [] if found else ["nothing to follow for now: the source has no table that is asked for"]
     for each in found:
         name = str(each.source) if each.source == each.target else f"{each.source} -> {each.target}"
         lines.append(f"{name}: {each.standing.value}{_lag(each)}" + (f": {each.message}" if each.message else ""))

@@ -55,7 +55,10 @@ class Metrics:
         self._blot = blot
         self._lock = threading.Lock()
         self._values: dict[str, Values] = {name: {} for name in _SERIES}
-        if os.path.isdir(self._path) or not os.access(os.path.dirname(self._path), os.W_OK):
+        folder = os.path.dirname(self._path)
+        # what is no file, such as /dev/null, would be read to its end and then put another in the place of
+        whole = os.path.isfile(self._path) or not os.path.lexists(self._path)
+        if not whole or not os.path.isdir(folder) or not os.access(folder, os.W_OK):
             raise UsageError(f"--metrics-file {path} cannot be written", hint="give a file in a directory that can be")
         self._resume()
 

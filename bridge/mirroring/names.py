@@ -13,7 +13,7 @@ from bridge.model.table import TableName
 from bridge.planning.selection import is_wanted, literal, matches, targets
 from bridge.ports import Mirrors, Move, ProgressSink, TargetTable
 
-__all__ = ["Followed", "follow_names"]
+__all__ = ["Followed", "follow_names", "left_behind"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,6 +80,19 @@ def follow_names(pair: Pair, ends: Ends, options: Options, progress: ProgressSin
         done += made
         failed += more
     return Followed(tuple(done), _left(options, there, list(taken), failed))
+
+
+def left_behind(ends: Ends, options: Options) -> dict[TableName, TargetTable]:
+    """The tables that this pair wrote, and of whose names the source has none any more."""
+    if not isinstance(ends.target, Mirrors):
+        return {}
+    there = list(ends.source.tables())
+    taken = _taken(ends.target, ends, options, there)
+    return {
+        name: each
+        for name, each in taken.items()
+        if name not in there and is_wanted(name, options) and _is_lost(name, each, ends, there, {})
+    }
 
 
 def _move(

@@ -13,7 +13,7 @@ from bridge.mirroring.pair import Pair, Round, State, TableOutcome
 from bridge.model.findings import Code
 from bridge.model.options import Options
 from bridge.planning.plan import Action, TablePlan
-from bridge.planning.selection import is_open, is_wanted, literal, unmatched
+from bridge.planning.selection import is_wanted, literal, unmatched, waits
 from bridge.ports import ProgressSink
 
 __all__ = ["catch_up"]
@@ -52,9 +52,7 @@ def _done(
     there = ends.source.tables()
     beside = ends.source.objects().objects if options.tables else ()
     idle = tuple(unmatched((*there, *(each.name for each in beside)), options))
-    # the last one was dropped, or the first is still to come
-    waits = not there or (len(idle) == len(options.tables) > 0 and all(map(is_open, idle)))
-    left = None if waits else followed.options
+    left = None if waits(there, idle, options) else followed.options
     if left is not None and aside and not any(is_wanted(name, left) for name in there):
         left = None
     report = None if left is None else carry_out(ends, left, progress)
@@ -103,7 +101,9 @@ def _expiring(each: TablePlan, report: Report, ends: Ends, written: bool, now: f
 
 
 def _said(each: TablePlan) -> str:
-    return "; ".join(said.detail for said in each.findings if said.code in _TOLD)
+    # what the source says of itself it says in every round
+    known = each.table.findings if each.table is not None and each.action is Action.APPEND else ()
+    return "; ".join(said.detail for said in each.findings if said.code in _TOLD and said not in known)
 
 
 def _hurry(each: TablePlan, report: Report, now: float) -> str:

@@ -3,6 +3,7 @@ metadata is read."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from enum import Enum
 
@@ -11,12 +12,13 @@ import pyarrow.compute as pc
 from bridge.app import Ends, circle, open_ends
 from bridge.errors import Blocked, Conflict, Unreachable
 from bridge.mirroring.expiry import Expiring, expiring
+from bridge.mirroring.names import left_behind
 from bridge.model.findings import Finding
 from bridge.model.options import Options
 from bridge.model.table import Table, TableName
 from bridge.planning.onward import base_of
 from bridge.planning.planner import definition_of
-from bridge.planning.selection import select, targets
+from bridge.planning.selection import select, targets, unmatched, waits
 from bridge.ports import ProgressSink, Silent, SourceTable, TargetTable
 
 __all__ = ["Standing", "TableStatus", "status"]
@@ -36,6 +38,8 @@ class Standing(Enum):
     FOREIGN = "foreign"
     """The target's table of that name is not from this source."""
     UNREADABLE = "unreadable"
+    DROPPED = "dropped"
+    """The source has no table of that name any more."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,26 +76,40 @@ def status(
     *,
     now: float,
 ) -> tuple[TableStatus, ...]:
-    """Each selected table, in order; `now` is in seconds from 1970. One that cannot be read stops no other."""
+    """Each selected table, in order, then those that the source has no more; none where all are still to come. `now` is
+    in seconds from 1970. A table that cannot be read stops no other."""
     options, progress = replace(options or Options(), check_files="none"), progress or Silent()
     ends = open_ends(source, target, options)
     opened, lake = ends.source, ends.target
-    names = targets(select(opened.tables(), options), options, lake.rename)
+    gone = left_behind(ends, options)
+    known = [*opened.tables(), *gone]
+    none = waits(known, unmatched(known, options), options)
+    chosen = [] if none else select(known, replace(options, follow=True))
+    names = targets([each for each in chosen if each not in gone], options, lake.rename)
     held = lake.lookup(list(names.values()))
-    found = []
+    found, called = [], dict[str, TableName]()
     for name, to in names.items():
         progress.step(f"{name}: reading metadata")
         try:
             one, table = _one(ends, name, to, held.get(to), options, now, progress)
+            called[table.uuid] = name
             found.append(replace(one, expiring=expiring(opened, lake, table, held.get(to), now)))
         except (Unreachable, Blocked) as error:
-            if len(names) == 1:
+            if len(chosen) == 1:
                 raise
             code = error.exit_code
             found.append(
                 TableStatus(name, to, Standing.UNREADABLE, message=error.message, hint=error.hint, exit_code=code)
             )
-    return tuple(found)
+    return (*found, *(_dropped(name, each, called) for name, each in gone.items()))
+
+
+def _dropped(name: TableName, each: TargetTable, called: Mapping[str, TableName]) -> TableStatus:
+    """A table of the target that nothing comes to any more; `called` are the source's tables by uuid."""
+    assert each.bookmark is not None
+    now = called.get(each.bookmark.source.get("uuid", ""))
+    said = "it was dropped at the source" if now is None else f"it is called {now} at the source now"
+    return TableStatus(name, each.name, Standing.DROPPED, held=each.bookmark.commit, message=said)
 
 
 def _one(

@@ -15,7 +15,6 @@ from bridge.ports import Notice
 __all__ = [
     "clashes_of",
     "concerned",
-    "is_open",
     "is_wanted",
     "literal",
     "matches",
@@ -23,6 +22,7 @@ __all__ = [
     "select_objects",
     "targets",
     "unmatched",
+    "waits",
 ]
 
 _MEANING = {"**": ".*", "*": "[^.]*", "?": "[^.]"}
@@ -93,9 +93,15 @@ def unmatched(names: Sequence[TableName], options: Options) -> list[str]:
     return [each for each in options.tables if not any(matches(name, each) for name in names)]
 
 
-def is_open(pattern: str) -> bool:
+def _is_open(pattern: str) -> bool:
     """Whether it can match names that are still to come, and is not one name."""
     return any(part in _MEANING for part in _parts(pattern))
+
+
+def waits(names: Sequence[TableName], idle: Sequence[str], options: Options) -> bool:
+    """Whether a source that is followed has nothing to follow for now: the last table was dropped, or the first is
+    still to come. `idle` are the patterns that match none."""
+    return not names or (len(idle) == len(options.tables) > 0 and all(map(_is_open, idle)))
 
 
 def select(names: Sequence[TableName], options: Options, objects: Sequence[SourceObject] = ()) -> list[TableName]:

@@ -8,6 +8,7 @@ import shlex
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
+from dataclasses import replace
 
 import numpy as np
 import pyarrow.compute as pc
@@ -108,20 +109,20 @@ class DuckLakeTarget:
             return {}
         found: dict[TableName, TargetTable] = {}
         with session(self.place) as opened:
-            # a table that was dropped in the lake is still ours until it is released
-            every = [*(each for each in reads.ended_tables(opened) if reads.bookmark(opened, each.id))][::-1]
-            every += reads.live_tables(opened)
-            held = {(each.schema.casefold(), each.name.casefold()): each for each in every}
-            renamed = {(each.schema.casefold(), each.name.casefold()): (each, mark)
-                       for each, mark in reads.renamed_tables(opened)[::-1]}  # fmt: skip
+            # a table that somebody dropped or renamed in the lake is still ours until it is released, whoever has its
+            # name now
+            lost = {_key(each.schema, each.name): (each, mark) for each, mark in reads.lost_tables(opened)[::-1]}
+            live = {_key(each.schema, each.name): each for each in reads.live_tables(opened)}
             for name in names:
-                key = ((".".join(name.namespace) or "main").casefold(), name.name.casefold())
-                match = held.get(key)
+                key = _key(".".join(name.namespace) or "main", name.name)
+                match, bookmark = live.get(key), None
                 if match is not None:
                     bookmark = reads.bookmark(opened, match.id) if match.id >= 0 else None
-                elif key in renamed:
-                    match, bookmark = renamed[key]
-                else:
+                if bookmark is None and key in lost:
+                    other = "" if match is None else ", and another one has its name"
+                    match, bookmark = lost[key]
+                    bookmark = replace(bookmark, changed_by=bookmark.changed_by + other)
+                if match is None:
                     continue
                 held_as = _name_of(match)
                 found[name] = TargetTable(held_as, bookmark, held=HeldTable(self.place, self.data_path, held_as))
@@ -597,6 +598,10 @@ def _declared(opened: Session | None, name: TableName) -> Declared | None:
     if opened is None or not found:
         return None
     return declared(opened, found[0].id, reads.columns(opened, found[0].id))
+
+
+def _key(schema: str, name: str) -> tuple[str, str]:
+    return schema.casefold(), name.casefold()
 
 
 def _is(each: reads.LakeTable, name: TableName) -> bool:

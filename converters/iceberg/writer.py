@@ -17,12 +17,12 @@ from typing import Any
 import numpy as np
 import pyarrow.compute as pc
 
-from bridge.errors import BridgeError, Conflict, Overtaken, about
+from bridge.errors import BridgeError, Conflict, Overtaken, UsageError, about
 from bridge.model.files import FileProblem, Files, Standing, live_rows
 from bridge.model.findings import Code, Finding
 from bridge.model.objects import ObjectKind, Objects
 from bridge.model.options import Options
-from bridge.model.paths import is_within
+from bridge.model.paths import is_within, normalise
 from bridge.model.rewrite import OWN_DIRECTORY, Settings
 from bridge.model.rewrite import Target as TargetFiles
 from bridge.model.table import Table, TableName
@@ -96,9 +96,31 @@ class IcebergTarget:
     def lookup(self, names: Sequence[TableName]) -> Mapping[TableName, TargetTable]:
         """The tables among `names` that exist, whatever their case."""
         self._seen = {}
-        return self._looked_up(names)
+        found = self._looked_up(names)
+        return found | self._moved([each for each in names if each not in found])
 
-    def _looked_up(self, names: Sequence[TableName]) -> Mapping[TableName, TargetTable]:
+    def _moved(self, names: Sequence[TableName]) -> dict[TableName, TargetTable]:
+        """Tables that somebody else gave another name, by that under which we published them: they lie where they did.
+        The others are listed only where something lies."""
+        places = {}
+        for name in names:
+            with suppress(UsageError):  # where new tables lie is told when one is made
+                place = self._home.location(name)
+                if storage.list_directory(f"{place}/metadata"):
+                    places[normalise(place)] = name
+        found = {}
+        for other in self._home.every() if places else ():
+            with suppress(BridgeError, ValueError):  # somebody else's table that cannot be read is none of ours
+                for each in self._looked_up([other]).values():
+                    there = self._there(other)
+                    place = "" if there is None else normalise(str(there[1].metadata["location"]))
+                    if place in places and each.bookmark is not None:
+                        said = f"renamed_table to {each.name}"
+                        mark = replace(each.bookmark, changed_by=said, maintained=False)
+                        found[places[place]] = replace(each, name=places[place], bookmark=mark)
+        return found
+
+    def _looked_up(self, names: Sequence[TableName]) -> dict[TableName, TargetTable]:
         found = {}
         for name in names:
             there = self._there(name)

@@ -56,12 +56,14 @@ def ever_registered(session: Session, table_id: int, folder: str, paths: Sequenc
 
 
 def scheduled(session: Session, folder: str, after: int) -> list[int]:
-    """When files below a folder (relative to the data path) were scheduled for deletion, later than a time; in
-    microseconds from 1970."""
+    """When data files below a folder (relative to the data path) were scheduled for deletion, later than a time; in
+    microseconds from 1970. A delete file, which DuckDB 1.5.5 schedules when another takes its place, is told by its
+    name alone then."""
     each = table("files_scheduled_for_deletion").c
     time = sa.cast(each.schedule_start, sa.String) if session.place.backend == "sqlite" else each.schedule_start
     query = sa.select(time).where(each.path_is_relative, each.path.startswith(folder, autoescape=True))
-    times = [micros(row[0]) for row in session.rows(query)]
+    deletes = (each.path.endswith(ending) for ending in ("-delete.parquet", "-delete.puffin"))
+    times = [micros(row[0]) for row in session.rows(query.where(sa.not_(sa.or_(*deletes))))]
     return [each for each in times if each > after]
 
 

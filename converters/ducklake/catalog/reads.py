@@ -39,11 +39,11 @@ __all__ = [
     "live_counts",
     "live_files",
     "live_tables",
+    "lost_tables",
     "noted_snapshots",
     "outside_tables",
     "paths_with",
     "remote_paths",
-    "renamed_tables",
     "schemas",
     "settings",
     "settings_of",
@@ -420,22 +420,25 @@ def ended_tables(session: Session) -> list[LakeTable]:
     return [each for each, _ in _ended(session, dropped=True)]
 
 
-def renamed_tables(session: Session) -> list[tuple[LakeTable, Bookmark]]:
-    """Tables that we wrote as they were called until somebody else renamed them, which their bookmarks say; newest
-    first."""
+def lost_tables(session: Session) -> list[tuple[LakeTable, Bookmark]]:
+    """Tables that we wrote as they were called until somebody else dropped or renamed them, which their bookmarks say;
+    newest first."""
     found = []
     live = {each.id: each for each in live_tables(session)}
     author = table("snapshot_changes").c
-    for old, end in _ended(session, dropped=False):
-        mark, now = bookmark(session, old.id), live[old.id]
-        if mark is None or end <= int(table_setting(session, old.id, "bridge.snapshot") or 0):
+    for old, end in (*_ended(session, dropped=True), *_ended(session, dropped=False)):
+        mark, now = bookmark(session, old.id), live.get(old.id)
+        if mark is None:
             continue
-        # a mirror of before did not note its renames
-        by = session.rows(sa.select(author.author).where(author.snapshot_id == end))
-        if by != [(AUTHOR,)]:
+        said = f"dropped_table in snapshot {end}"
+        if now is not None:
+            # a mirror of before did not note its renames
+            by = session.rows(sa.select(author.author).where(author.snapshot_id == end))
+            if by == [(AUTHOR,)] or end <= int(table_setting(session, old.id, "bridge.snapshot") or 0):
+                continue
             said = f"renamed_table to {now.schema}.{now.name} in snapshot {end}"
-            found.append((old, replace(mark, changed_by=said, maintained=False)))
-    return found
+        found.append((end, old, replace(mark, changed_by=said, maintained=False)))
+    return [each[1:] for each in sorted(found, key=lambda each: -each[0])]
 
 
 def _ended(session: Session, dropped: bool) -> list[tuple[LakeTable, int]]:
