@@ -133,7 +133,8 @@ def _settled(course: Course) -> bool:
     """Whether the target has all that the source has, as `status` tells it."""
     with suppress(BridgeError):  # somebody is at it
         found = status(course.source, course.target, course.options, now=time.time())
-        return all(each.standing is Standing.CURRENT for each in found)
+        stays = {Standing.CURRENT} if "drop" in course.arguments() else {Standing.CURRENT, Standing.DROPPED}
+        return all(each.standing in stays for each in found)
     return False
 
 
