@@ -13,13 +13,13 @@ from typing import Any
 import sqlalchemy as sa
 from sqlalchemy.pool import NullPool
 
-from bridge.errors import Conflict, Overtaken, UsageError
+from bridge.errors import Overtaken, UsageError
 from bridge.model.paths import is_within, normalise
 from bridge.model.table import TableName
 from converters import storage
 from converters.iceberg.catalogs.settings import Settings
 from converters.iceberg.catalogs.sql import MARK, PROPERTIES, TABLES, failure
-from converters.iceberg.warehouse import Held, document, load, remove_metadata
+from converters.iceberg.warehouse import Held, document, load, remove_metadata, withdraw
 
 __all__ = ["SqlHome"]
 
@@ -115,8 +115,8 @@ class SqlHome:
         storage.write(path, document(metadata), f".{mark}.tmp")
         try:
             self._swap(name, held, path)
-        except Conflict:
-            storage.remove(path)
+        except BaseException:
+            withdraw(self, name, path)
             raise
         return path
 
