@@ -303,7 +303,8 @@ class IcebergTarget:
             discard(f"{self.staging}/{self.work(name, plan)}", "", lambda _: frozenset())
 
     def clean(self, plans: Mapping[TableName, str]) -> None:
-        """Remove what killed runs left of these tables' work; metadata that nothing names goes when they are released."""
+        """Remove what killed runs left of these tables' work; metadata that nothing names goes when they are
+        released."""
         found = {}
         for name in plans:
             with about(name):
