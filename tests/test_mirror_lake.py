@@ -250,6 +250,22 @@ def test_a_table_that_somebody_renamed_in_the_catalog_is_not_published_anew(tmp_
     assert followed.wrong({"main.u": "u", "main.d": "d"}, tmp_path / "judge") == []
 
 
+def test_a_catalog_that_refuses_commits_leaves_no_file_a_try(tmp_path: Path) -> None:
+    followed = Followed(tmp_path, True)
+    followed.do("CREATE TABLE t AS SELECT 1 AS i")
+    followed.round()
+    followed.do("INSERT INTO t VALUES (2)")
+    before = {each for each in followed.warehouse.rglob("*") if each.is_file()}
+    with closing(sqlite3.connect(followed.database)) as catalog:
+        refusing = "BEFORE UPDATE ON iceberg_tables BEGIN SELECT RAISE(FAIL, 'read only'); END"
+        catalog.execute(f"CREATE TRIGGER refusing {refusing}")
+        assert followed.round().exit_code == 6
+        assert {each for each in followed.warehouse.rglob("*") if each.is_file()} == before
+        catalog.execute("DROP TRIGGER refusing")
+    assert states(followed.round()) == {"main.t": "applied"}
+    assert followed.wrong({"main.t": "t"}, tmp_path / "judge") == []
+
+
 @pytest.mark.parametrize("vectors", [False, True])
 def test_a_delete_file_that_another_took_the_place_of_is_not_missed(vectors: bool, tmp_path: Path) -> None:
     """The lake schedules it for deletion at once; published snapshots have their own."""

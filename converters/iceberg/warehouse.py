@@ -11,16 +11,18 @@ import re
 import uuid
 import zlib
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from bridge.errors import Blocked, Overtaken, Unreachable, UsageError
+from bridge.errors import Blocked, BridgeError, Overtaken, Unreachable, UsageError
 from bridge.model.findings import Code
+from bridge.model.paths import normalise
 from bridge.model.table import TableName
 from converters import storage
 from converters.iceberg import locate
 
-__all__ = ["VERIFIED", "Held", "Home", "Warehouse", "document", "load", "remove_metadata"]
+__all__ = ["VERIFIED", "Held", "Home", "Warehouse", "document", "load", "remove_metadata", "withdraw"]
 
 _NUMBER = re.compile(r"(?:^v|^)(\d+)")
 VERIFIED = "bridge-verified.json"
@@ -191,6 +193,17 @@ def remove_metadata(location: str) -> None:
     storage.parallel(storage.remove, [f"{directory}/{each}" for each in names])
     storage.remove_directory(directory)
     storage.remove_directory(location)
+
+
+def withdraw(home: Home, name: TableName, path: str) -> None:
+    """Remove the metadata file of a commit that failed, unless the table names it all the same, or may. Only for a
+    commit that can no longer happen: not where a server may still be at it."""
+    with suppress(BridgeError):
+        there = home.find(name)
+        log = () if there is None else there[1].metadata.get("metadata-log") or ()
+        named = {"" if there is None else there[1].path, *(normalise(str(each["metadata-file"])) for each in log)}
+        if normalise(path) not in named:
+            storage.remove(path)
 
 
 def _named(path: str) -> str:

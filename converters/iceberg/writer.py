@@ -303,7 +303,8 @@ class IcebergTarget:
             discard(f"{self.staging}/{self.work(name, plan)}", "", lambda _: frozenset())
 
     def clean(self, plans: Mapping[TableName, str]) -> None:
-        """Remove what killed runs left of these tables' work; metadata that nothing names is overwritten."""
+        """Remove what killed runs left of these tables' work; metadata that nothing names goes when they are
+        released."""
 
         def found() -> Mapping[TableName, Held]:
             """As they are when it is asked: a run may have committed since, and been killed after that."""

@@ -20,7 +20,7 @@ from converters import storage
 from converters.iceberg.catalogs.rest import RestReader
 from converters.iceberg.catalogs.settings import Settings
 from converters.iceberg.publish.bookmark import COMMIT, PROPERTY
-from converters.iceberg.warehouse import Held, document
+from converters.iceberg.warehouse import Held, document, withdraw
 
 __all__ = ["RestHome"]
 
@@ -126,13 +126,17 @@ class RestHome(RestReader):
                 self._send(Endpoints.create_namespace, {"namespace": list(levels), "properties": {}}, {})
         path = f"{metadata['location']}/metadata/00000-{uuid.uuid4()}.metadata.json"
         storage.write(path, document(metadata), f".{mark}.tmp")
-        self._post(
-            name,
-            Endpoints.register_table,
-            {"name": name.name, "metadata-location": path},
-            f"{name} was created in {self.shown} meanwhile",
-            int(metadata["format-version"]),
-        )
+        try:
+            self._post(
+                name,
+                Endpoints.register_table,
+                {"name": name.name, "metadata-location": path},
+                f"{name} was created in {self.shown} meanwhile",
+                int(metadata["format-version"]),
+            )
+        except Overtaken:  # after any other answer the server may still be at it
+            withdraw(self, name, path)
+            raise
         return path
 
     def _post(self, name: TableName, endpoint: str, body: Json, conflict: str, version: int = 0) -> None:

@@ -19,7 +19,7 @@ from bridge.model.table import TableName
 from converters import storage
 from converters.iceberg.catalogs.settings import Settings
 from converters.iceberg.catalogs.sql import MARK, PROPERTIES, TABLES, failure
-from converters.iceberg.warehouse import Held, document, load, remove_metadata
+from converters.iceberg.warehouse import Held, document, load, remove_metadata, withdraw
 
 __all__ = ["SqlHome"]
 
@@ -115,8 +115,10 @@ class SqlHome:
         storage.write(path, document(metadata), f".{mark}.tmp")
         try:
             self._swap(name, held, path)
-        except Conflict:
-            storage.remove(path)
+        except BaseException as error:
+            # a server whose connection was lost may have committed, or be about to
+            if isinstance(error, Conflict) or self._engine.url.get_backend_name() == "sqlite":
+                withdraw(self, name, path)
             raise
         return path
 
