@@ -15,7 +15,8 @@ import pyarrow.parquet as pq
 import pytest
 
 import bridge
-from bridge.errors import Conflict
+from bridge.errors import Conflict, Overtaken
+from converters.ducklake.engine import LakeEngine
 from converters.iceberg.locate import tables_below
 from tests.iceberg_judge import Published, judge_iceberg
 from tests.support import case, kinds, opened, run, tree_hash, use
@@ -618,6 +619,29 @@ def test_rows_that_the_lake_moves_to_files_of_the_past_stay(merged: bool, lake: 
     assert not any("dropped:" in each for each in report.words)
     assert judge_iceberg([lake.expected()], ["pyiceberg", "duckdb"], tmp_path / "judge") == []
     assert lake.publish().plan.tables[0].action.value == "nothing"
+
+
+@pytest.mark.parametrize("dropped", [False, True])
+def test_rows_that_go_to_files_while_they_are_published_are_published_the_next_time(
+    dropped: bool, lake: Lake, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Between the plan and the writing a flush takes the rows out of the catalog, or drops the table that had them."""
+    lake.inlined = 10
+    lake.do("CREATE TABLE t(id INTEGER)", "INSERT INTO t VALUES (1), (2)")
+    if dropped:
+        lake.do("ALTER TABLE t ADD COLUMN s VARCHAR", "INSERT INTO t VALUES (3, 'x')")
+    real = LakeEngine.rewrite
+
+    def late(*given: Any) -> Any:
+        lake.do("CALL ducklake_flush_inlined_data('lake')")
+        return real(*given)
+
+    with monkeypatch.context() as patched, pytest.raises(Overtaken, match="went to files"):
+        patched.setattr(LakeEngine, "rewrite", late)
+        lake.publish()
+    report = lake.publish()
+    assert report.exit_code == 0, report.faults
+    assert judge_iceberg([lake.expected()], ["pyiceberg", "duckdb"], tmp_path / "judge") == []
 
 
 @pytest.mark.slow

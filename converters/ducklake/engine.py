@@ -18,7 +18,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from bridge.errors import Blocked, Unreachable
+from bridge.errors import Blocked, Overtaken, Unreachable
 from bridge.model.options import Options
 from bridge.model.paths import scheme
 from bridge.model.rewrite import WRITTEN, DataFile, Equality, FileRewrite, Name, Target, WrittenFiles
@@ -162,12 +162,17 @@ class LakeEngine:
         if found is None:
             raise Blocked(f"{each.path} names no rows of a lake", code="metadata-unreadable")
         table_id, begin = int(found["id"]), int(found["begin"])
+        gone = Overtaken(f"{each.path}: its rows went to files since the lake was read", hint="run it again")
+        if not opened.has_table(found["table"]):
+            raise gone
         known = self._definition(opened, table_id)
         columns = columns_of_version(opened, known, table_id, int(found["version"]), begin)
         with held_rows(opened, found["table"], begin, columns) as held:
-            [consecutive] = held.connection.execute(
-                f"SELECT max(row_id) - min(row_id) + 1 = count(*) FROM {held.sql}"
+            count, consecutive = held.connection.execute(
+                f"SELECT count(*), max(row_id) - min(row_id) + 1 = count(*) FROM {held.sql}"
             ).fetchall()[0]
+            if each.record_count is not None and count != each.record_count:
+                raise gone
             yield _Relation(held.connection, held.sql, held.levels, "" if consecutive else "row_id")
 
     def _parquet(self, connection: duckdb.DuckDBPyConnection, each: DataFile) -> _Relation:

@@ -15,7 +15,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from bridge.errors import Blocked, BridgeError, Overtaken, Unreachable, UsageError
+from bridge.errors import Blocked, BridgeError, Missing, Overtaken, UsageError
 from bridge.model.findings import Code
 from bridge.model.paths import normalise
 from bridge.model.table import TableName
@@ -122,7 +122,7 @@ class Warehouse:
             here = f"{here}/{found[0]}"
         if not locate.is_table(here):
             if storage.is_file(f"{here}/metadata"):  # what lies beside it is not for the taking
-                raise Unreachable(f"{here}/metadata is a file, and no directory", hint="see what became of the table")
+                raise Missing(f"{here}/metadata is a file, and no directory", hint="see what became of the table")
             return None
         path = locate.find_metadata(here)[0]
         return TableName(tuple(levels[:-1]), levels[-1]), Held(path, load(path))

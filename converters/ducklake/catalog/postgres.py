@@ -219,6 +219,8 @@ def translated(error: BaseException, place: Place, committing: bool = False) -> 
         )
     if state in _MEANWHILE:
         return Overtaken(f"{what}: made by another writer meanwhile: {text}", hint="run it again")
+    if state == "42P01" and "ducklake_inlined_" in text:  # the server has the name in its text alone
+        return Overtaken(f"{what}: its rows went to files meanwhile, or it is damaged: {text}", hint="run it again")
     if state in _INCOMPLETE:
         return Blocked(f"{what} is damaged or incomplete: {text}", code="foreign-catalog")
     if state == "42501":
