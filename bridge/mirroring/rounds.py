@@ -101,9 +101,10 @@ def _expiring(each: TablePlan, report: Report, ends: Ends, written: bool, now: f
 
 
 def _said(each: TablePlan) -> str:
-    # what the source says of itself it says in every round
+    # what a source says of its own history it says in every round; that it went another way is the round's word
     known = each.table.findings if each.table is not None and each.action is Action.APPEND else ()
-    return "; ".join(said.detail for said in each.findings if said.code in _TOLD and said not in known)
+    own = [said for said in each.findings if said.code is Code.HISTORY_DIVERGED or said not in known]
+    return "; ".join(said.detail for said in own if said.code in _TOLD)
 
 
 def _hurry(each: TablePlan, report: Report, now: float) -> str:
