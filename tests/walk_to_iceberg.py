@@ -57,6 +57,8 @@ class ToIceberg:
         self._truth: dict[Commit, pa.Table] = {}
         self._digests: dict[Commit, str] = {}
         self._judged: dict[str, set[Commit]] = {}
+        self._lost: set[tuple[str, str]] = set()
+        """(name, uuid) of tables that stayed when the lake's went elsewhere, and whose files it then removed."""
         self.done: list[str] = []
         assert self._run(self._statements.begin())
 
@@ -174,11 +176,15 @@ class ToIceberg:
             judged |= {(uuid, commit) for commit in commits}
             chosen = new + self._dice.sample(old, min(_SAMPLE, len(old)))
             newest = int(_bookmark(meta)["commit"])
+            if (name, uuid) in self._lost:
+                continue
             said += self._learn([(uuid, commit) for _, commit in chosen] + [(uuid, newest)])
             subjects.append(self._published(name, path, uuid, chosen, newest, bool(new)))
         said = said or self._judge(subjects)
         if alone and not said and self._dice.random() < 0.2:  # everything is published
             said += [each for each in (self._ask("run", [statement]) for statement in _EXPIRED) if each]
+            stays = {name: str(meta["table-uuid"]) for name, (_, meta) in tables.items()}
+            self._lost |= {each for each in stays.items() if each[0] not in here.values()}
         return said
 
     def _judge(self, subjects: Sequence[Published]) -> list[str]:
@@ -210,7 +216,7 @@ class ToIceberg:
         dropped = any("DROP TABLE" in each or "RENAME TO" in each for each in self.done)
         for each in every:
             if "error" in each:
-                if each["gone"] and dropped:
+                if each["gone"] and (dropped or each["name"] in {name for name, _ in self._lost}):
                     continue
                 said.append(f"{each['name']}: a reader was told {each['error']}")
             elif each["commit"]:
@@ -228,7 +234,8 @@ class ToIceberg:
         tables = self._tables()
         for name, (path, meta) in tables.items():
             uuid, newest = str(meta["table-uuid"]), int(_bookmark(meta)["commit"])
-            subjects.append(self._published(name, path, uuid, _kept(meta), newest, True))
+            if (name, uuid) not in self._lost:
+                subjects.append(self._published(name, path, uuid, _kept(meta), newest, True))
         fresh = self._folder / "fresh"
         report = bridge.migrate(self.source, f"iceberg:{fresh}", bridge.Options(verify="none"))
         if report.exit_code:
