@@ -90,7 +90,8 @@ class Writer:
         with self.held():
             [(snapshot,)] = self._lake.execute("FROM ducklake_current_snapshot('lake')").fetchall()
             asked = [(uuid, snapshot) for uuid, _, _, _, end in self._names() if end is None]
-        assert not any(self.rows(folder, asked))
+        said = self.rows(folder, asked)
+        assert not any(said), said
         return asked
 
     def rows(self, folder: str, asked: Sequence[tuple[str, int]]) -> list[str]:
