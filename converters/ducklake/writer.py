@@ -124,7 +124,7 @@ class DuckLakeTarget:
                     bookmark = replace(bookmark, changed_by=bookmark.changed_by + other)
                 if match is None:
                     continue
-                held_as = _name_of(match)
+                held_as = match.called
                 found[name] = TargetTable(held_as, bookmark, held=HeldTable(self.place, self.data_path, held_as))
         return found
 
@@ -134,7 +134,7 @@ class DuckLakeTarget:
             live = [] if opened is None else [each for each in reads.live_tables(opened) if each.id >= 0]
             marks = [(each, reads.bookmark(opened, each.id)) for each in live if opened is not None]
         return [
-            TargetTable(_name_of(each), mark)
+            TargetTable(each.called, mark)
             for each, mark in marks
             if mark is not None and mark.source.get("from") == source
         ]
@@ -715,10 +715,6 @@ def _changes(
     counts = (f"(SELECT count(*) FROM ducklake_table_{each}({span}))" for each in ("insertions", "deletions"))
     what = f"{'.'.join((*write.name.namespace, place))}: rows added since snapshot {first - 1}"
     return [(what, f"SELECT {' - '.join(counts)}", [[str(live[newest] - live[since])]])]
-
-
-def _name_of(each: reads.LakeTable) -> TableName:
-    return TableName(() if each.schema == "main" else (each.schema,), each.name)
 
 
 def open_target(rest: str, options: Options) -> DuckLakeTarget:

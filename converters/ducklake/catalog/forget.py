@@ -114,7 +114,7 @@ def _forget(session: Session, lake_table: reads.LakeTable) -> ReleasedTable:
     session.run(sa.delete(tag).where(tag.c.object_id == lake_table.id))
     session.run(sa.delete(metadata).where(metadata.c.scope == "table", metadata.c.scope_id == lake_table.id))
     _note(session, lake_table)
-    name = TableName(() if lake_table.schema == "main" else (lake_table.schema,), lake_table.name)
+    name = lake_table.called
     return ReleasedTable(name, len(rows) - own, own + deletes)
 
 
@@ -157,7 +157,7 @@ def adopt(session: Session, names: Sequence[str]) -> list[TableName]:
             )
             .values(value="adopt")
         )
-        done.append(TableName(() if each.schema == "main" else (each.schema,), each.name))
+        done.append(each.called)
     if not reads.shared_tables(session):
         guard.lift(session)
     return done

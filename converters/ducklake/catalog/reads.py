@@ -99,6 +99,11 @@ class LakeTable:
     schema: str
     name: str
 
+    @property
+    def called(self) -> TableName:
+        """Its name; a table of the schema main has no namespace."""
+        return TableName(() if self.schema == "main" else (self.schema,), self.name)
+
     def is_called(self, name: TableName) -> bool:
         """Whether it has a name, whatever the case."""
         schema = ".".join(name.namespace) or "main"
