@@ -13,6 +13,7 @@ import sys
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 import duckdb
@@ -77,10 +78,16 @@ class Writer:
 
     def _names(self) -> list[tuple[str, str, str, int, int | None]]:
         catalog = f"__ducklake_metadata_lake.{self._schema}"
-        return self._lake.execute(
+        return self._found(
             f"SELECT table_uuid::VARCHAR, schema_name, table_name, t.begin_snapshot, t.end_snapshot "
             f"FROM {catalog}ducklake_table AS t JOIN {catalog}ducklake_schema AS s ON t.schema_id = s.schema_id"
-        ).fetchall()
+        )
+
+    def _found(self, query: str) -> list[Any]:
+        found: list[Any] = []
+        said = self._often(lambda: found.extend(self._lake.execute(query).fetchall()))
+        assert not said, said
+        return found
 
     def live(self) -> list[tuple[str, str]]:
         with self.held():
@@ -88,11 +95,16 @@ class Writer:
 
     def now(self, folder: str) -> list[tuple[str, int]]:
         with self.held():
-            [(snapshot,)] = self._lake.execute("FROM ducklake_current_snapshot('lake')").fetchall()
+            [(snapshot,)] = self._found("FROM ducklake_current_snapshot('lake')")
             asked = [(uuid, snapshot) for uuid, _, _, _, end in self._names() if end is None]
         said = self.rows(folder, asked)
         assert not any(said), said
         return asked
+
+    def _write(self, table: str, place: str) -> None:
+        found = self._lake.execute(f"FROM {table}").to_arrow_table()
+        with pa.OSFile(place, "wb") as sink, pa.ipc.new_file(sink, found.schema) as file:
+            file.write_table(found)
 
     def rows(self, folder: str, asked: Sequence[tuple[str, int]]) -> list[str]:
         said = []
@@ -104,14 +116,8 @@ class Writer:
                     for each, schema, name, begin, end in names
                     if each == uuid and begin <= at and (end is None or at < end)
                 } or [("", "")]
-                try:
-                    found = self._lake.execute(f'FROM lake."{schema}"."{name}" AT (VERSION => {at})').to_arrow_table()
-                    place = f"{folder}/{number}.arrow"
-                    with pa.OSFile(place, "wb") as sink, pa.ipc.new_file(sink, found.schema) as file:
-                        file.write_table(found)
-                    said.append("")
-                except duckdb.Error as error:
-                    said.append(str(error)[:300])
+                place = f"{folder}/{number}.arrow"
+                said.append(self._often(partial(self._write, f'lake."{schema}"."{name}" AT (VERSION => {at})', place)))
         return said
 
 
