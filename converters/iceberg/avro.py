@@ -3,26 +3,15 @@
 from __future__ import annotations
 
 import io
-import zlib
 from collections.abc import Collection, Iterator, Mapping
 from typing import Any
 
 import fastavro
 import polars as pl
 
-__all__ = ["file_metadata", "mentions", "read_frame", "read_records", "records_mentioning"]
+from converters.storage.avro import DAMAGED
 
-_DAMAGED = (
-    ValueError,
-    OSError,
-    zlib.error,
-    EOFError,
-    KeyError,
-    IndexError,
-    TypeError,
-    fastavro.schema.UnknownType,
-    fastavro.schema.SchemaParseException,
-)
+__all__ = ["file_metadata", "mentions", "read_frame", "read_records", "records_mentioning"]
 
 
 def read_frame(content: bytes, schema: Mapping[str, Any], unnest: str | None = None) -> pl.DataFrame:
@@ -65,7 +54,7 @@ def read_records(content: bytes) -> list[dict[str, Any]]:
     """The records one by one; for small files and rare fields."""
     try:
         return [record for record in fastavro.reader(io.BytesIO(content)) if isinstance(record, dict)]
-    except _DAMAGED as error:
+    except DAMAGED as error:
         raise ValueError(f"damaged: {error}") from error
 
 
@@ -83,7 +72,11 @@ def records_mentioning(content: bytes, texts: Collection[str]) -> Iterator[dict[
         yield from read_records(content)
         return
     for block in _blocks(content, texts):
-        yield from (record for record in block if isinstance(record, dict))
+        try:
+            records = [record for record in block if isinstance(record, dict)]
+        except DAMAGED as error:
+            raise ValueError(f"damaged: {error}") from error
+        yield from records
 
 
 def _blocks(content: bytes, texts: Collection[str]) -> Iterator[Any]:
@@ -93,7 +86,7 @@ def _blocks(content: bytes, texts: Collection[str]) -> Iterator[Any]:
             held: bytes = block.bytes_.getvalue()  # type: ignore[attr-defined]  # its stub tells less than it has
             if any(each in held for each in wanted):
                 yield block
-    except _DAMAGED as error:
+    except DAMAGED as error:
         raise ValueError(f"damaged: {error}") from error
 
 
@@ -101,5 +94,5 @@ def file_metadata(content: bytes) -> dict[str, str]:
     """The key-value pairs of an Avro file's header."""
     try:
         return dict(fastavro.reader(io.BytesIO(content)).metadata)
-    except _DAMAGED as error:
+    except DAMAGED as error:
         raise ValueError(f"damaged: {error}") from error

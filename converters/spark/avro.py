@@ -15,8 +15,9 @@ from typing import Any, TypeAlias
 import fastavro
 import pyarrow as pa
 
-from bridge.errors import BridgeError, Unreachable
+from bridge.errors import Unreachable
 from converters import storage
+from converters.storage.avro import DAMAGED
 
 __all__ = ["AvroFile"]
 
@@ -70,7 +71,7 @@ class AvroFile:
                     raise ValueError("its rows are not records")
                 names = _Names()
                 columns = [_record_field(each, names) for each in stored["fields"]]
-            except _ERRORS as error:
+            except DAMAGED as error:
                 raise _wrong(path, error) from error
         return AvroFile(
             path,
@@ -91,13 +92,8 @@ class AvroFile:
                         continue
                     made = [build([row[name] for row in rows]) for _, name, build in wanted]
                     yield pa.RecordBatch.from_arrays(made, schema=schema)
-            except (BridgeError, MemoryError):
-                raise
-            except Exception as error:  # every codec has errors of its own
+            except DAMAGED as error:
                 raise _wrong(self.path, error) from error
-
-
-_ERRORS = (ValueError, OSError, EOFError, KeyError, TypeError, IndexError, StopIteration, pa.ArrowException)
 
 
 def _wrong(path: str, error: BaseException) -> Unreachable:
