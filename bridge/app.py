@@ -18,7 +18,8 @@ from bridge.model.types import Expression
 from bridge.planning.objects import plan_objects
 from bridge.planning.plan import Action, ObjectPlan, Plan, TablePlan
 from bridge.planning.planner import blocked_table, stopped
-from bridge.planning.reading import decided, read_one, readings
+from bridge.planning.reading import decided, read_whole, readings
+from bridge.planning.recalling import recalled
 from bridge.planning.selection import clashes_of, concerned, select, select_objects, targets
 from bridge.ports import (
     AdoptedTable,
@@ -338,7 +339,7 @@ def verify(
                 raise
             checks.append(Check(f"{to}: can be read at the source", error.message))
             continue
-        ids = [commit.id for commit in table.table.commits]
+        ids = [commit.id for commit in recalled(table, there).commits]
         if there.bookmark.commit != (ids[-1] if ids else ""):
             checks.append(
                 Check(
@@ -351,7 +352,7 @@ def verify(
             checks.append(Check(f"{to}: only its files were rearranged in the lake ({there.bookmark.changed_by})"))
         elif there.bookmark.changed_by:
             checks.append(Check(f"{to}: unchanged in the lake", f"changed there since: {there.bookmark.changed_by}"))
-        read = partial(read_one, opened, name, None, options, progress)
+        read = partial(read_whole, opened, name, there, progress)
         plan_ = decided(read, lake, name, to, {}, replace(options, rewrite="when-needed"), progress)
         if plan_.action is Action.BLOCKED and len(names) > 1:
             checks.append(Check(f"{to}: can be compared", str(plan_.blockers[0])))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any, Protocol, runtime_checkable
 
@@ -102,6 +102,15 @@ class SourceTable(Protocol):
         ...
 
 
+@runtime_checkable
+class CountsRows(Protocol):
+    """An opened table whose source may forget what happened between two of its commits."""
+
+    def count(self, commit: str) -> int | None:
+        """How many rows there are at a commit, where that costs little to know."""
+        ...
+
+
 @dataclass(frozen=True, slots=True)
 class Notice:
     """What lies at a source beside its tables (a view, say), by its name; a name of "" is the namespace itself."""
@@ -179,6 +188,8 @@ class Bookmark:
     """Whether `changed_by` rearranged files only, so that no row is other than the source's."""
     time: int | None = None
     """The own time of `commit`, where its id alone does not tell it from every other; None: not known."""
+    state: tuple[str, int] | None = None
+    """The last change until `commit`, and the number of rows then (see TargetTable.states)."""
 
     def is_of(self, source: Mapping[str, str]) -> bool:
         """Whether it is of the same table of a source, whatever that is called."""
@@ -216,6 +227,9 @@ class TargetTable:
     """What it can tell of data files instead of the source."""
     updated: int | None = None
     """When it was written last, in microseconds from 1970, where it says so."""
+    states: Mapping[tuple[str, int], str] = field(default_factory=dict)
+    """The source commits whose rows it holds, by their last change (Commit.changed, or the commit itself) and by the
+    number of rows; of a source that may forget commits."""
 
 
 @runtime_checkable

@@ -19,7 +19,9 @@ import bridge
 from bridge.cli.told import kept, lines
 from bridge.mirroring.expiry import Danger, Expiring
 from bridge.mirroring.pair import State
+from bridge.mirroring.rounds import catch_up
 from bridge.mirroring.status import status
+from bridge.ports import Silent
 from converters.iceberg.retention import retention_of
 from tests.mirror_steps import Life
 from tests.support import ROOT, lake_rows, use
@@ -264,3 +266,62 @@ def test_a_lake_that_expires_what_is_published(attach: str, tmp_path: Path) -> N
     assert lake.round().exit_code == 0
     [found] = status(lake.source, lake.target, bridge.Options(), now=time.time())
     assert found.expiring is None
+
+
+EXPIRE = "CALL ducklake_expire_snapshots('lake', older_than => now())"
+
+
+@SERVERS
+def test_rows_that_went_with_what_a_lake_has_expired_go_from_the_target(attach: str, tmp_path: Path) -> None:
+    """A data file whose rows were all deleted: the catalog holds nothing of it once its snapshots are gone."""
+    lake = Followed(tmp_path, catalog=False, attach=attach)
+    lake.do("CREATE TABLE t AS SELECT i AS id FROM range(5) r(i)", "INSERT INTO t FROM range(100, 105)")
+    lake.do("CREATE TABLE u AS SELECT 1 AS i", EXPIRE)
+    assert lake.round().exit_code == 0
+    lake.do("DELETE FROM t WHERE id < 100", "INSERT INTO u VALUES (2)", EXPIRE)
+    assert lake.round().exit_code == 0
+    assert ids_of(lake, "t") == [[*range(100, 105)]]
+    before = lake.tables()["main.t"]
+    lake.do("INSERT INTO u VALUES (3)", EXPIRE)
+    assert {str(each.source): each.state.value for each in lake.round().tables} == {
+        "main.t": "current",
+        "main.u": "applied",
+    }
+    assert lake.tables()["main.t"] == before
+
+
+def test_what_a_merged_file_tells_of_what_was_expired_is_called_by_a_kept_snapshot(tmp_path: Path) -> None:
+    lake = Followed(tmp_path, catalog=False)
+    lake.do("CALL lake.set_option('data_inlining_row_limit', 10)", "CREATE TABLE u AS SELECT 1 AS i")
+    lake.do("CREATE TABLE t (id BIGINT)", "INSERT INTO t FROM range(5)", "COMMENT ON TABLE t IS 'more is to come'")
+    assert lake.round().exit_code == 0
+    lake.do("INSERT INTO t FROM range(5, 9)", "CALL ducklake_flush_inlined_data('lake')")
+    lake.do("INSERT INTO u VALUES (2)", EXPIRE)
+    assert lake.round().exit_code == 0
+    assert lake.wrong({"main.t": "main.t", "main.u": "main.u"}, tmp_path / "judge") == []
+    assert ids_of(lake, "t") == [[*range(9)]]
+
+
+def test_a_lake_that_follows_a_lake_learns_what_went_with_expired_snapshots(tmp_path: Path) -> None:
+    lake, other = Followed(tmp_path, catalog=False), f"sqlite:{tmp_path}/other.sqlite"
+    lake.do("CREATE TABLE t AS SELECT i AS id FROM range(5) r(i)", "INSERT INTO t FROM range(100, 105)")
+    lake.do("CREATE TABLE u AS SELECT 1 AS i")
+    pair = replace(lake.pair(), target=f"ducklake:{other}")
+    assert catch_up(pair, Silent()).exit_code == 0
+    lake.do("DELETE FROM t WHERE id < 100", "INSERT INTO u VALUES (2)", EXPIRE)
+    stays = bridge.plan(lake.source, pair.target, bridge.Options()).tables
+    assert [each.blockers[0].code.text for each in stays] == ["target-conflict"] * 2
+    for count in (1, 2):
+        assert catch_up(pair, Silent()).exit_code == 0
+        checks = bridge.verify(lake.source, pair.target, bridge.Options())
+        assert [each for each in checks if each.fault] == [], count
+        lake.do("INSERT INTO u VALUES (3)", EXPIRE)
+
+
+def ids_of(lake: Followed, name: str) -> list[list[int]]:
+    """The rows at every snapshot that is published, as PyIceberg reads them."""
+    from pyiceberg.table import StaticTable
+
+    table = StaticTable.from_metadata(str(lake.tables()[f"main.{name}"]))
+    found = (table.scan(snapshot_id=each.snapshot_id).to_arrow() for each in table.snapshots())
+    return [sorted(each.column("id").to_pylist()) for each in found]

@@ -18,6 +18,7 @@ from bridge.model.options import Options
 from bridge.model.table import Table, TableName
 from bridge.planning.onward import base_of
 from bridge.planning.planner import definition_of
+from bridge.planning.recalling import recalled
 from bridge.planning.selection import select, targets, unmatched, waits
 from bridge.ports import ProgressSink, Silent, SourceTable, TargetTable
 
@@ -122,9 +123,10 @@ def _one(
     progress: ProgressSink,
 ) -> tuple[TableStatus, Table]:
     source = ends.source.open(name)
-    commits = source.table.commits
-    said = circle(ends, source.table, to)
-    verdict = _verdict(source.table, held, options) if said is None else _foreign(said)
+    table = recalled(source, held)
+    commits = table.commits
+    said = circle(ends, table, to)
+    verdict = _verdict(table, held, options) if said is None else _foreign(said)
     mark = held.bookmark if held is not None else None
     mine = next((each for each in commits if mark is not None and each.id == mark.commit), None)
     found = TableStatus(
@@ -140,15 +142,15 @@ def _one(
         exit_code=verdict.exit_code,
     )
     if verdict.base is None:
-        return found, source.table
+        return found, table
     if verdict.base == len(commits):
-        return replace(found, behind=0, behind_seconds=0.0, pending_files=0, pending_bytes=0), source.table
+        return replace(found, behind=0, behind_seconds=0.0, pending_files=0, pending_bytes=0), table
     coming = commits[verdict.base + 1 :]
-    oldest = coming[0].time if coming else source.table.updated
+    oldest = coming[0].time if coming else table.updated
     files, size = _pending(source, verdict.base, held, progress)
     age = max(0.0, now - oldest / 1_000_000)
     found = replace(found, behind=len(coming), behind_seconds=age, pending_files=files, pending_bytes=size)
-    return found, source.table
+    return found, table
 
 
 @dataclass(frozen=True, slots=True)

@@ -32,7 +32,8 @@ class Commit:
 
     `time` is microseconds from 1970 UTC at which it became current, strictly ascending along the history;
     `own_time` is what the source itself says; `schema` is an id in Table.schemas; `rows` is the live row count that
-    the source claims, None when it claims nothing.
+    the source claims, None when it claims nothing. `changed` is an older state that this one may be, which the source
+    does not keep: the last change that it still tells of; "" where the state is nobody else's.
     """
 
     id: str
@@ -42,6 +43,7 @@ class Commit:
     operation: str = ""
     summary: Mapping[str, str] = field(default_factory=dict)
     rows: int | None = None
+    changed: str = ""
 
 
 class RefKind(Enum):

@@ -19,9 +19,10 @@ from bridge.planning.onward import is_restored
 from bridge.planning.plan import TablePlan
 from bridge.planning.planner import blocked_table, decide, definition_of
 from bridge.planning.rebase import rebase
+from bridge.planning.recalling import recalled
 from bridge.ports import Bookmark, ProgressSink, Source, SourceTable, Target, TargetTable
 
-__all__ = ["Read", "decided", "read_one", "readings"]
+__all__ = ["Read", "decided", "read_one", "read_whole", "readings"]
 
 Read = tuple[Table, Files, bool]
 """A table with its files, and whether the source knows the state that the target holds no more."""
@@ -71,9 +72,15 @@ def read_one(
     return _files(source.open(name), there, options, progress)
 
 
+def read_whole(source: Source, name: TableName, there: TargetTable, progress: ProgressSink) -> Read:
+    """Open a table and read all its files, to compare them with what a target holds."""
+    opened = source.open(name)
+    return recalled(opened, there), opened.files(progress), False
+
+
 def _files(opened: SourceTable, there: TargetTable | None, options: Options, progress: ProgressSink) -> Read:
     """All files, or what came after the commit that the target holds."""
-    table, mark = opened.table, None if there is None else there.bookmark
+    table, mark = recalled(opened, there), None if there is None else there.bookmark
     try:
         held = None if there is None else there.held
         files = opened.files(progress, _since(table, there, options), held)

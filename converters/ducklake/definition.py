@@ -45,8 +45,9 @@ _DELETED = frozenset({"deleted_from_table", "inlined_delete"})
 
 @dataclass(frozen=True, slots=True)
 class History:
-    """The commits of a table: for each the kept snapshot that shows it, ascending, and the last snapshot that touched
-    the table until then, which the lake may have expired."""
+    """The commits of a table: for each the kept snapshot that shows it, ascending, and the last snapshot that is known
+    to have touched the table until then. Where the lake has expired that one, other changes may be forgotten: of files
+    that no kept snapshot uses it holds nothing."""
 
     snapshots: tuple[Snapshot, ...]
     touched: tuple[int, ...]
@@ -187,12 +188,13 @@ def _commit(
     }
     summary |= _layout_changes(found, before, snapshot.id)
     return Commit(
-        id=str(touched),
+        id=str(snapshot.id),
         time=time,
         own_time=snapshot.time,
         schema=schema.id,
         operation=_operation(set(said)),
         summary={key: value for key, value in summary.items() if value},
+        changed=str(touched) if touched != snapshot.id else "",
     )
 
 

@@ -20,6 +20,7 @@ from bridge.model.table import Table, TableName
 from bridge.model.types import FieldId
 from bridge.ports import Held, Notice, ProgressSink, TargetTable
 from converters.ducklake.catalog import reads
+from converters.ducklake.catalog.counting import live_rows
 from converters.ducklake.catalog.ended import ended_files, scheduled
 from converters.ducklake.catalog.folders import table_folder
 from converters.ducklake.catalog.handles import kept_open
@@ -80,13 +81,20 @@ class LakeSourceTable:
 
     def rows(self, commit: str) -> LakeRows:
         """The rows at a commit, or now, by DuckDB."""
-        ids = [each.id for each in self.table.commits]
-        snapshot = self._history.snapshots[ids.index(commit)].id if commit else self._source.state.head
+        snapshot = self._shown(commit) if commit else self._source.state.head
         [version] = [each for each in self._found.versions if each.live(snapshot)]
         names = {each.id: each.name for each in self._source.state.schemas}
         source = self._source
         name = names[version.schema], version.name
         return LakeRows(source.place, source.state.version, source.data_path, source.base, name, snapshot)
+
+    def count(self, commit: str) -> int | None:
+        """How many rows there are at a commit, where the catalog alone tells."""
+        return self._source.within(lambda opened: live_rows(opened, self._version.id, self._shown(commit)))
+
+    def _shown(self, commit: str) -> int:
+        """The kept snapshot that shows a commit, or the state that an expired one left."""
+        return self._history.snapshots[self._history.index(int(commit))].id
 
 
 class LakeSource:

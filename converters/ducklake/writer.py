@@ -125,7 +125,9 @@ class DuckLakeTarget:
                 if match is None:
                     continue
                 held_as = match.called
-                found[name] = TargetTable(held_as, bookmark, held=HeldTable(self.place, self.data_path, held_as))
+                states = {bookmark.state: bookmark.commit} if bookmark is not None and bookmark.state else {}
+                held = HeldTable(self.place, self.data_path, held_as)
+                found[name] = TargetTable(held_as, bookmark, held=held, states=states)
         return found
 
     def taken(self, source: str) -> Sequence[TargetTable]:

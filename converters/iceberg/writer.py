@@ -44,7 +44,7 @@ from bridge.ports import (
 from converters import storage
 from converters.iceberg.publish import verified
 from converters.iceberg.publish.asking import answers
-from converters.iceberg.publish.bookmark import bookmark_of, foreign, has_rewritten, kept_commits
+from converters.iceberg.publish.bookmark import bookmark_of, foreign, has_rewritten, kept_commits, states_of
 from converters.iceberg.publish.held import every_path, held_files, lost_snapshots
 from converters.iceberg.publish.layout import outgrown_specs
 from converters.iceberg.publish.properties import table_properties
@@ -133,7 +133,9 @@ class IcebergTarget:
                 whole = newer or has_rewritten(metadata) is None
                 updated = int(metadata.get("last-updated-ms", 0)) * 1000
                 mark = bookmark_of(metadata)
-                found[name] = TargetTable(there[0], mark, commits, listed, stale, whole, updated=updated)
+                found[name] = TargetTable(
+                    there[0], mark, commits, listed, stale, whole, updated=updated, states=states_of(metadata)
+                )
         return found
 
     def published(self, namespace: tuple[str, ...]) -> Sequence[TargetTable]:

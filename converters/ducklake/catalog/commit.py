@@ -19,6 +19,7 @@ from bridge.model.findings import Code, Finding
 from bridge.model.table import Table
 from bridge.ports import ObjectWrite, ProgressSink, TableWrite, Written
 from converters.ducklake.catalog import guard, reads
+from converters.ducklake.catalog.counting import live_rows
 from converters.ducklake.catalog.definition import define
 from converters.ducklake.catalog.deletes import write_deletes
 from converters.ducklake.catalog.folders import directory, table_folder
@@ -237,6 +238,9 @@ def _bookmark(session: Session, rows: Rows, job: Job, newest: int) -> None:
         "snapshot": str(newest),
         "files": count_files(session, job.table_id),
     }
+    if write.table.format == "ducklake" and commits:
+        rows_now = live_rows(session, job.table_id, newest)
+        noted["state"] = json.dumps([commits[-1].changed or commits[-1].id, rows_now])
     for key, value in noted.items():
         rows.add("metadata", f"bridge.{key}", value, "table", job.table_id)
 

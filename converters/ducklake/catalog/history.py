@@ -349,14 +349,14 @@ def _keyed(
     return [(id_, begin, end, sorted(keys.get(id_, ()), key=lambda key: key[0])) for id_, begin, end in infos]
 
 
-def _events(spans: Iterable[tuple[int | None, int | None]]) -> frozenset[int]:
+def _events(spans: Iterable[Iterable[int | None]]) -> frozenset[int]:
     return frozenset(each for span in spans for each in span if each is not None)
 
 
 def _file_events(catalog: Overlay, mine: Any) -> frozenset[int]:
     found: set[int] = set()
     for name in ("data_file", "delete_file"):
-        query = catalog.select(name, "begin_snapshot", "end_snapshot", where=mine)
+        query = catalog.select(name, "begin_snapshot", "end_snapshot", "partial_max", where=mine)
         if query is not None:
             found |= _events(catalog.session.rows(query.distinct()))
     return frozenset(found)

@@ -217,6 +217,7 @@ def bookmark(session: Session, table_id: int) -> Bookmark | None:
         return None
     try:
         source, snapshot = dict(json.loads(noted["source"])), int(noted.get("snapshot", 0))
+        last, count = json.loads(noted.get("state", "[null, null]"))
     except (ValueError, TypeError) as error:
         raise Blocked(
             f"catalog {session.place.path}: the bridge's own notes on table {table_id} are damaged",
@@ -232,6 +233,7 @@ def bookmark(session: Session, table_id: int) -> Bookmark | None:
         ownership=noted.get("ownership", "shared"),
         changed_by=changed_by,
         maintained=changed_by.split(" ")[0] in MAINTENANCE,
+        state=None if count is None else (str(last), int(count)),
     )
 
 

@@ -9,6 +9,7 @@ from typing import Any
 from bridge.ports import Bookmark, TableWrite
 
 __all__ = [
+    "CHANGED",
     "COMMIT",
     "PROPERTY",
     "TIME",
@@ -18,11 +19,13 @@ __all__ = [
     "kept_commits",
     "property_text",
     "refs_of",
+    "states_of",
 ]
 
 PROPERTY = "ducklake-bridge.bookmark"
 COMMIT = "ducklake-bridge.source-commit"
 TIME = "ducklake-bridge.source-time"
+CHANGED = "ducklake-bridge.last-change"
 _LAYOUT = ("current-schema-id", "default-spec-id", "default-sort-order-id", "last-column-id")
 
 
@@ -129,4 +132,15 @@ def kept_commits(metadata: Mapping[str, Any]) -> dict[str, int]:
         commit = (each.get("summary") or {}).get(COMMIT)
         if commit is not None:
             found[str(commit)] = int(each["snapshot-id"])
+    return found
+
+
+def states_of(metadata: Mapping[str, Any]) -> dict[tuple[str, int], str]:
+    """Source commits by their last change and the number of rows then, of the snapshots that the metadata lists."""
+    found = {}
+    for each in metadata.get("snapshots") or ():
+        said = each.get("summary") or {}
+        rows, deleted = str(said.get("total-records")), str(said.get("total-position-deletes", "0"))
+        if COMMIT in said and rows.isdecimal() and deleted.isdecimal():
+            found[str(said.get(CHANGED, said[COMMIT])), int(rows) - int(deleted)] = str(said[COMMIT])
     return found

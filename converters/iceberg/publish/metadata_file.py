@@ -13,7 +13,7 @@ from bridge.model.layout import PartitionSpec
 from bridge.model.schema import Schema, walk
 from bridge.model.table import Commit, Table
 from bridge.ports import TableWrite
-from converters.iceberg.publish.bookmark import COMMIT, PROPERTY, TIME, kept_commits, property_text, refs_of
+from converters.iceberg.publish.bookmark import CHANGED, COMMIT, PROPERTY, TIME, kept_commits, property_text, refs_of
 from converters.iceberg.publish.definition import schema_json, sort_order_json, spec_json
 from converters.iceberg.publish.history import Made
 from converters.iceberg.publish.layout import published_order
@@ -84,6 +84,7 @@ def _snapshot(made: Made, schema: int, time: int, version: int) -> dict[str, Any
             **summary,
             COMMIT: made.commit.id,
             TIME: str(made.commit.time),
+            **({CHANGED: made.commit.changed} if made.commit.changed else {}),
             **{key: str(value) for key, value in numbers.items() if value},
             **{key: str(value) for key, value in made.totals.items()},
             "total-equality-deletes": "0",
