@@ -16,7 +16,7 @@ import duckdb
 import pytest
 
 from tests.judge import Subject, Version, judge
-from tests.support import SHARED, Ran, commits_of, lake_rows, opened, run
+from tests.support import SHARED, Ran, commits_of, lake_rows, opened, run_here
 
 CORPUS = (SHARED / "corpus").resolve()
 MANIFEST = CORPUS / "MANIFEST.json"
@@ -100,7 +100,7 @@ class Entry:
     def migrate(self, target: str, *options: str) -> Ran:
         """Migrate into `ducklake:TARGET` as main.t."""
         maps = [f"{each['from']}={CORPUS / each['to']}" for each in self.facts["map_prefix"]]
-        return run(
+        return run_here(
             "migrate",
             f"iceberg:{CORPUS / self.facts['metadata_file']}",
             f"ducklake:{target}",

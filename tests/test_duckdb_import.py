@@ -42,7 +42,8 @@ def made(path: Path, *statements: str, storage: str = "v1.5.0") -> Path:
 def migrate(source: Path, lake: Path | str, *options: str, env: Mapping[str, str] | None = None) -> Ran:
     """As a user does it."""
     named = f"ducklake:{lake}"
-    return run("migrate", f"duckdb:{source}", named, "--json", "--rewrite", "when-needed", *options, env=env)
+    arguments = ("migrate", f"duckdb:{source}", named, "--json", "--rewrite", "when-needed", *options)
+    return run(*arguments, env=env) if env else run_here(*arguments)
 
 
 def refused(source: Path, lake: Path, *options: str) -> tuple[int, str]:

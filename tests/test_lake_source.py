@@ -31,7 +31,7 @@ from tests.lake_parts import PARTS, partial_readings
 from tests.lake_steps import every_type, life
 from tests.lake_truth import Reading, truth
 from tests.server import Server, server
-from tests.support import SHARED, lake_rows, run, use
+from tests.support import SHARED, lake_rows, run_here, use
 
 # rows and deletes in the catalog, delete files, an update, a flush, a merge, every kind of ALTER, two names
 STEPS = (
@@ -451,10 +451,10 @@ def test_encrypted_lake_is_rewritten(tmp_path: Path) -> None:
     options = f"ENCRYPTED true, DATA_PATH '{tmp_path}/files/'"
     made(attach, (unsafe, CREATE, NO_INLINING, *VECTORS, "CALL ducklake_merge_adjacent_files('lake')"), options)
     assert Reading(attach).differences(truth(attach)) == []
-    ran = run("migrate", f"ducklake:{attach}", f"ducklake:{target}", "--json", "--verify", "rows")
+    ran = run_here("migrate", f"ducklake:{attach}", f"ducklake:{target}", "--json", "--verify", "rows")
     assert ran.code == 0, ran.err
     assert all(each.endswith(".parquet") for (each,) in lake_rows(Path(target), "SELECT path FROM ducklake_data_file"))
-    refused = run("plan", f"ducklake:{attach}", f"ducklake:{tmp_path}/x.ducklake", "--rewrite", "never", "--json")
+    refused = run_here("plan", f"ducklake:{attach}", f"ducklake:{tmp_path}/x.ducklake", "--rewrite", "never", "--json")
     assert refused.code == 3
     assert "file-encrypted" in refused.codes()["blocked"]
 
@@ -464,12 +464,12 @@ def test_lake_to_lake_keeps_history_and_follows(tmp_path: Path) -> None:
     attach, target = str(tmp_path / "lake.ducklake"), tmp_path / "copy.ducklake"
     made(attach, STEPS[:10])
     copy = ("migrate", f"ducklake:{attach}", f"ducklake:{target}", "--json", "--verify", "rows")
-    first = run(*copy)
+    first = run_here(*copy)
     assert first.code == 0, first.err
     count = lake_rows(target, "SELECT count(*) FROM ducklake_snapshot")[0][0]
-    assert run(*copy).json["tables"][0]["action"] == "nothing"
+    assert run_here(*copy).json["tables"][0]["action"] == "nothing"
     made(attach, STEPS[11:20])
-    assert run(*copy).code == 0
+    assert run_here(*copy).code == 0
     assert lake_rows(target, "SELECT count(*) FROM ducklake_snapshot")[0][0] > count
 
 

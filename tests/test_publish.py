@@ -19,7 +19,7 @@ from bridge.errors import Conflict, Overtaken
 from converters.ducklake.engine import LakeEngine
 from converters.iceberg.locate import tables_below
 from tests.iceberg_judge import Published, judge_iceberg
-from tests.support import case, kinds, opened, run, tree_hash, use
+from tests.support import case, kinds, opened, run_here, tree_hash, use
 from tests.test_kinds import BLOCKED, HEAVY, REWRITTEN, SAMPLE
 
 QUICK = ("evo_struct", "part_multi", "v2_mor_twice", "v3_dv_twice")
@@ -261,7 +261,7 @@ def test_changes_on_both_sides_end_with_a_conflict_that_names_the_other_snapshot
     before = tree_hash(lake.warehouse)
     with pytest.raises(Conflict, match=str(other)):
         lake.publish()
-    ran = run("migrate", f"ducklake:{lake.file}", f"iceberg:{lake.warehouse}")
+    ran = run_here("migrate", f"ducklake:{lake.file}", f"iceberg:{lake.warehouse}")
     assert ran.code == 5 and str(other) in ran.err
     assert tree_hash(lake.warehouse) == before
 
@@ -856,7 +856,7 @@ def test_a_name_that_was_another_table_s_is_told(lake: Lake) -> None:
 @pytest.mark.slow
 def test_a_file_that_is_no_lake_is_no_source(tmp_path: Path) -> None:
     (tmp_path / "junk.ducklake").write_text("this is no lake, but it is long enough to be one")
-    ran = run("migrate", f"ducklake:{tmp_path}/junk.ducklake", f"iceberg:{tmp_path}/warehouse")
+    ran = run_here("migrate", f"ducklake:{tmp_path}/junk.ducklake", f"iceberg:{tmp_path}/warehouse")
     assert ran.code == 6 and "junk.ducklake is not a DuckDB file" in ran.err
     assert not (tmp_path / "warehouse").exists()
 
