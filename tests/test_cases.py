@@ -778,6 +778,7 @@ def rewritten(made: Made, source: str | Path) -> Lake:
 
 @pytest.mark.spark
 @pytest.mark.slow
+@pytest.mark.usefixtures("tasks_here")
 def test_equality_deletes_delete_by_value_and_sequence(make: Make) -> None:
     made = make("03")
     lake = rewritten(made, made.said["table"])
@@ -789,6 +790,7 @@ def test_equality_deletes_delete_by_value_and_sequence(make: Make) -> None:
 
 @pytest.mark.spark
 @pytest.mark.slow
+@pytest.mark.usefixtures("tasks_here")
 def test_int96_instants_of_any_year_are_the_same_in_every_zone(make: Make) -> None:
     made = make("07")
     lake = rewritten(made, made.said["table"])
@@ -806,6 +808,7 @@ def test_int96_instants_of_any_year_are_the_same_in_every_zone(make: Make) -> No
 
 @pytest.mark.spark
 @pytest.mark.slow
+@pytest.mark.usefixtures("tasks_here")
 def test_legacy_layouts_beside_new_ones_are_rewritten_and_equal(make: Make, tmp_path: Path) -> None:
     made = make("13")
     files = sorted(Path(made.said["parquet_dir"]).glob("*.parquet"))
@@ -837,8 +840,8 @@ def test_legacy_layouts_beside_new_ones_are_rewritten_and_equal(make: Make, tmp_
     assert found == made.expected["rows"]
 
 
-@pytest.mark.spark
 @pytest.mark.slow
+@pytest.mark.usefixtures("tasks_here")
 def test_nan_is_found_where_files_hid_it(make: Make) -> None:
     made = make("23")
     lake = rewritten(made, path_of(made.said["metadata"]))

@@ -28,6 +28,7 @@ from tests.test_ownership import copied
 from tests.test_runs import metadata_files, options
 
 MERGED = ["v2_mor_compact", "v2_mor_dropfile", "v2_mor_partgran_twice", "v2_mor_update_merge", "v3_dv_twice"]
+JOINED = ("v2_mor_compact", "v2_mor_dropfile", "v3_dv_twice")  # the others in exhaustive runs
 
 
 def migrate(found: Case, lake: Path, metadata: Path | None = None, **more: Any) -> bridge.Report:
@@ -58,7 +59,7 @@ def test_delete_files_answer_as_rows_do(kind: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("kind", "limit"),
     [
-        *((kind, 1) for kind in MERGED),
+        *(pytest.param(kind, 1, marks=[pytest.mark.exhaustive] * (kind not in JOINED)) for kind in MERGED),
         *(pytest.param(kind, limit, marks=pytest.mark.exhaustive) for kind in MERGED for limit in (0, 2_000_000)),
     ],
 )

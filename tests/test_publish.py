@@ -178,14 +178,16 @@ CHANGES = (
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("engine", ["pyiceberg", "duckdb", pytest.param("spark", marks=pytest.mark.spark)])
-def test_a_lake_answers_at_every_snapshot_after_every_change(engine: str, lake: Lake, tmp_path: Path) -> None:
+@pytest.mark.spark
+def test_a_lake_answers_at_every_snapshot_after_every_change(lake: Lake, tmp_path: Path) -> None:
     lake.do(*CHANGES)
     before = tree_hash(lake.files)
     report = lake.publish()
     assert report.exit_code == 0 and not report.faults
     assert "default-readers" in {each.code.text for each in report.plan.tables[0].findings}
-    assert without_defaults(judge_iceberg([lake.expected()], [engine], tmp_path / "judge"), engine) == []
+    made = lake.expected()
+    for engine in ("pyiceberg", "duckdb", "spark"):
+        assert without_defaults(judge_iceberg([made], [engine], tmp_path / "judge"), engine) == []
     assert tree_hash(lake.files) == before
 
 
@@ -221,8 +223,9 @@ def test_what_is_new_is_added(lake: Lake, tmp_path: Path, monkeypatch: pytest.Mo
     ],
 )
 def test_changes_published_one_by_one_answer_at_every_snapshot(engine: str, lake: Lake, tmp_path: Path) -> None:
-    for place, change in enumerate(CHANGES):
-        lake.do(change)
+    at_once = 2 if engine == "duckdb" else 1  # an exhaustive run publishes each alone
+    for place in range(0, len(CHANGES), at_once):
+        lake.do(*CHANGES[place : place + at_once])
         assert lake.publish(verify="none").exit_code == 0, place
     assert without_defaults(judge_iceberg([lake.expected()], [engine], tmp_path / "judge"), engine) == []
 
@@ -468,8 +471,9 @@ def as_now(found: Published) -> Published:
     ],
 )
 def test_columns_of_another_type_answer_at_every_snapshot(engine: str, lake: Lake, tmp_path: Path) -> None:
+    steps = list[str]()
     for place, (name, old, values, new, value) in enumerate(RETYPED):
-        lake.do(
+        steps += (
             f"CREATE TABLE t{place}(id INTEGER, {name} {old}, st STRUCT(y {old}))",
             f"INSERT INTO t{place} SELECT i, {values}, {{'y': {values}}} FROM range(20) r(i)",
             f"ALTER TABLE t{place} RENAME {name} TO z",
@@ -481,7 +485,8 @@ def test_columns_of_another_type_answer_at_every_snapshot(engine: str, lake: Lak
             f"ALTER TABLE n{place} ALTER st SET DATA TYPE STRUCT(y {new})",
             f"INSERT INTO n{place} VALUES (100, {{'y': {value}}})",
         )
-    report = lake.publish()
+    lake.do(*steps)
+    report = lake.publish(verify="none")
     assert report.exit_code == 0 and not report.faults, report.faults
     assert {"physical-type"} == {each for table in report.plan.tables for one in table.rewrites for each in one.reasons}
     made = [as_now(lake.expected(f"t{place}")) for place in range(len(RETYPED))]

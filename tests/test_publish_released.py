@@ -127,7 +127,7 @@ def test_a_release_that_was_killed_is_run_again(lake: Lake, monkeypatch: pytest.
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("kind", ["directory", "sql", "rest"])
+@pytest.mark.parametrize("kind", ["directory", pytest.param("sql", marks=pytest.mark.exhaustive), "rest"])
 def test_adopted_tables_stay_adopted_and_are_released(kind: str, lake: Lake, rest: Rest) -> None:
     given: dict[str, Any] = {
         "directory": (),

@@ -38,9 +38,7 @@ UNSTABLE = {
     "hist_expired_middle": "the snapshot that the lake holds is expired",
 }
 QUICK_CUTS = {"evo_float_double"}
-FOLLOWED = {
-    "addfiles_nested", "evo_readd", "hist_expired_mor", "mor_spec_evo", "stats_nan", "v2_mor_compact", "v3_dv_twice",
-}  # fmt: skip
+FOLLOWED = {"addfiles_nested", "evo_readd", "hist_expired_mor", "v2_mor_compact", "v3_dv_twice"}
 
 
 def metadata_files(found: Case) -> list[Path]:
