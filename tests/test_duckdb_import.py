@@ -659,7 +659,7 @@ def test_case_42_names_that_need_quotes(tmp_path: Path, ending: str) -> None:
     facts = case("42", tmp_path)
     source, lake = Path(facts["database"]), tmp_path / "lake" / f"l.{ending}"
     lake.parent.mkdir()
-    ran = migrate(source, f"sqlite:{lake}" if ending == "sqlite" else lake)
+    ran = migrate(source, f"sqlite:{lake}" if ending == "sqlite" else lake, "--verify", "none")
     assert ran.code == 0, ran.err
     _check_names(facts, source, lake)
     data = lake.parent / f"{lake.name}.files"
@@ -773,7 +773,8 @@ def test_names_and_widths_in_a_postgres_lake(tmp_path: Path, spot: Spot) -> None
         connection.execute(f"ATTACH '{source}' AS s (READ_ONLY)")
         connection.execute(f"ATTACH 'ducklake:{spot.attach}' AS lake (READ_ONLY)")
         for name in ("wide", long):
-            assert differ(connection, f"FROM lake.{name}", f"FROM s.{name}") == 0
+            [lake, there] = (connection.execute(f"FROM {each}.{name}").fetchall() for each in ("lake", "s"))
+            assert lake == there
         for schema, tables in facts["expected"]["rows"].items():
             for table, row in tables.items():
                 found = connection.execute(f"FROM lake.{quoted(schema)}.{quoted(table)}").fetchall()
