@@ -68,11 +68,8 @@ ALIKE = {
     *("pos_deletes_basic", "pos_deletes_600", "part_bool", "part_time", "day_transform_small", "spec_evolution_date"),
     *("v1_identity_lineitem", "v1_gz_metadata_lineitem", "v2_two_snapshots_lineitem", "v1_hour_tz_preepoch"),
 }
-# those of the quick set whose filters meet what no other's do: types, names, hours, deletes, vectors
-FILTERED = (
-    *("all_types_add_columns", "name_mapping_dropped_readded", "v1_hour_identity", "pos_deletes_partitioned"),
-    "v3_deletion_vectors",
-)
+# those of the quick set whose filters meet what no other's do: types, names, vectors
+FILTERED = ("all_types_add_columns", "name_mapping_dropped_readded", "v3_deletion_vectors")
 
 
 @dataclass(frozen=True)

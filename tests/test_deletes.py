@@ -42,9 +42,11 @@ def migrate(found: Case, lake: Path, metadata: Path | None = None, **more: Any) 
 @pytest.mark.parametrize(
     "kind",
     [
-        MERGED[0],
-        "v3_dv_multi",
-        *(pytest.param(kind, marks=pytest.mark.exhaustive) for kind in (*MERGED[1:], "v2_mor", "v3_upgraded")),
+        *(MERGED[1], "v3_dv_multi"),
+        *(
+            pytest.param(kind, marks=pytest.mark.exhaustive)
+            for kind in (MERGED[0], *MERGED[2:], "v2_mor", "v3_upgraded")
+        ),
     ],
 )
 def test_delete_files_answer_as_rows_do(kind: str, tmp_path: Path) -> None:

@@ -28,9 +28,9 @@ QUICK = {
     "addfiles_nested",
     "evo_int_long", "evo_readd", "evo_struct", "hist_rollback", "part_hours_tz", "pyi_types", "stats_nan", "v3_default",
 }  # fmt: skip
-# what every run compacts, which asks all questions before it does; every twelfth of the others is only asked them; an
+# what every run compacts, which asks all questions before it does; every 24th of the others is only asked them; an
 # exhaustive run does all of it for all
-SAMPLE = {"evo_struct", "part_hours_tz", "v2_mor_compact", "v3_lineage"}
+SAMPLE = {"part_hours_tz", "v2_mor_compact", "v3_lineage"}
 
 
 def sampled(names: Sequence[str], quick: Set[str] = frozenset(), sample: Set[str] = SAMPLE) -> list[Any]:
@@ -50,7 +50,7 @@ SLOW = [
         kind,
         marks=[]
         if kind in QUICK
-        else [pytest.mark.slow, *[pytest.mark.exhaustive] * (kind in HEAVY or kind in SAMPLE or place % 12)],
+        else [pytest.mark.slow, *[pytest.mark.exhaustive] * (kind in HEAVY or kind in SAMPLE or place % 24)],
     )
     for place, kind in enumerate(CARRIED)
 ]

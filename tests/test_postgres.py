@@ -73,7 +73,7 @@ KINDS = (
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("kind", sampled(KINDS, set(), {"evo_readd", "v2_mor_compact"}))
+@pytest.mark.parametrize("kind", sampled(KINDS, set(), {"v2_mor_compact"}))
 def test_every_snapshot_answers_and_the_lake_goes_on(kind: str, spot: Spot, tmp_path: Path) -> None:
     before = tree_hash(case(kind).home)
     report = migrated(kind, spot, ownership="adopt")

@@ -318,7 +318,7 @@ def test_the_name_mapping_of_files_that_were_left_out_stays(lake: Lake, tmp_path
     [
         pytest.param(0, True, id="other"),
         pytest.param(0, False, id="older", marks=pytest.mark.exhaustive),
-        pytest.param(10, True, id="inlined"),
+        pytest.param(10, True, id="inlined", marks=pytest.mark.exhaustive),  # as the next test
     ],
 )
 def test_a_lake_that_was_restored_from_a_backup_is_followed_by_a_difference(
@@ -362,7 +362,7 @@ def test_a_lake_that_was_restored_from_a_backup_is_followed_by_a_difference(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("inlined", [0, 10])
+@pytest.mark.parametrize("inlined", [pytest.param(0, marks=pytest.mark.exhaustive), 10])
 def test_the_number_of_what_was_published_may_be_another_table_s_after_a_backup(
     inlined: int, lake: Lake, tmp_path: Path
 ) -> None:

@@ -38,7 +38,8 @@ UNSTABLE = {
     "hist_expired_middle": "the snapshot that the lake holds is expired",
 }
 QUICK_CUTS = {"evo_float_double"}
-FOLLOWED = {"addfiles_nested", "evo_readd", "hist_expired_mor", "v2_mor_compact", "v3_dv_twice"}
+# tests/test_deletes.py follows those with deletes
+FOLLOWED = {"addfiles_nested", "evo_readd", "hist_expired_mor"}
 
 
 def metadata_files(found: Case) -> list[Path]:
