@@ -108,7 +108,7 @@ def test_following_a_table_state_by_state(kind: str, spot: Spot, tmp_path: Path)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("kind", ["v2_cow", "long_delete_cow_part"])
+@pytest.mark.parametrize("kind", [pytest.param("v2_cow", marks=pytest.mark.exhaustive), "long_delete_cow_part"])
 def test_shared_source_survives_maintenance(kind: str, spot: Spot, tmp_path: Path) -> None:
     found = copied(kind, tmp_path / "source")
     bridge.migrate(f"iceberg:{found.metadata}", spot.locator, options(found, spot))

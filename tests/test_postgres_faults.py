@@ -248,6 +248,7 @@ def test_kill_9_at_any_insert_then_run_again(existing: bool, spot: Spot, tmp_pat
 
 
 @pytest.mark.slow
+@pytest.mark.exhaustive  # the test above kills at the inserts themselves
 def test_kill_9_at_any_time_then_run_again(spot: Spot) -> None:
     found = case("many_snapshots")
     command = ["migrate", f"iceberg:{found.metadata}", spot.locator, "--as", "main.t", "--data-path", spot.data_path]
