@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from typing import Any
 
 import pyarrow as pa
 import pytest
+
+# each JVM lives for a few statements: what the second compiler makes of them is never worth its time
+for _name in ("SPARK_SUBMIT_OPTS", "SPARK_LAUNCHER_OPTS"):
+    os.environ.setdefault(_name, "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
 
 ONE_PROCESS = {
     *("test_cases", "test_catalogs", "test_judge", "test_lake_source", "test_name_mapping", "test_postgres"),

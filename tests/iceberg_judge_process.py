@@ -178,7 +178,8 @@ class DuckDB:
     """DuckDB's iceberg extension."""
 
     def __init__(self) -> None:
-        sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+        if (root := str(Path(__file__).resolve().parents[1])) not in sys.path:
+            sys.path.insert(0, root)
         import duckdb
 
         from converters.ducklake.extensions import packaged

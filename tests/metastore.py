@@ -36,7 +36,7 @@ def start(folder: Path) -> int:
         classpath=f"{folder / 'conf'}:{jars}/*",
         javaopts=[
             *(part for name in OPENED for part in ("--add-opens", f"java.base/{name}=ALL-UNNAMED")),
-            "-Xmx512m",
+            *("-Xmx512m", "-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC"),
             f"-Dderby.system.home={folder}",
             "-Djava.net.preferIPv4Stack=true",
         ],

@@ -19,7 +19,7 @@ import pyarrow.parquet as pq
 import pytest
 
 import bridge
-from tests.support import ROOT, Case, case, lake_rows, migrate_case, run, run_here, tree_hash, use
+from tests.support import ROOT, Case, case, lake_rows, migrate_case, run_here, tree_hash, use
 from tests.test_ownership import copied
 
 Json = dict[str, Any]
@@ -237,20 +237,21 @@ def test_damaged_data_files(damage: str, table: Case, tmp_path: Path) -> None:
 def test_a_hint_that_lags_behind_is_followed(table: Case, tmp_path: Path) -> None:
     hint = table.home / "table" / "metadata" / "version-hint.text"
     hint.write_text("2")
-    plan = run("plan", f"iceberg:{table.home}/table", f"ducklake:{tmp_path}/lake.ducklake", "--json", *table.maps)
+    asked = ("plan", f"iceberg:{table.home}/table", f"ducklake:{tmp_path}/lake.ducklake", *table.maps)
+    plan = run_here(*asked, "--json")
     assert plan.code == 0 and "metadata-guessed" in plan.codes()["note"]
     assert plan.json["tables"][0]["snapshots"] == len(table.facts["snapshots"])
     for text in ("²", "9" * 5000, "nothing"):
         hint.write_text(text)
-        assert run("plan", f"iceberg:{table.home}/table", f"ducklake:{tmp_path}/lake.ducklake", *table.maps).code == 6
+        assert run_here(*asked).code == 6
     hint.unlink()
     shutil.copy(table.metadata, table.metadata.with_name(f"0000{table.metadata.name[1]}-x.metadata.json"))
-    assert run("plan", f"iceberg:{table.home}/table", f"ducklake:{tmp_path}/lake.ducklake", *table.maps).code == 2
+    assert run_here(*asked).code == 2
 
 
 def test_a_moved_table_says_how_to_map_it(tmp_path: Path) -> None:
     found = copied("v2_cow", tmp_path)
-    said = run("plan", f"iceberg:{found.metadata}", f"ducklake:{tmp_path}/lake.ducklake")
+    said = run_here("plan", f"iceberg:{found.metadata}", f"ducklake:{tmp_path}/lake.ducklake")
     assert said.code == 3 and "--map-prefix" in said.out
 
 
@@ -270,10 +271,10 @@ def test_a_dropped_table_can_still_be_released(tmp_path: Path) -> None:
     said = use(str(lake), ["DROP TABLE lake.t", expire])
     assert said[0] == "" and "CHECK" in said[1]
     before = tree_hash(found.home)
-    assert run("release", f"ducklake:{lake}", "--table", "t").code == 0
+    assert run_here("release", f"ducklake:{lake}", "--table", "t").code == 0
     assert use(str(lake), [expire, "CALL ducklake_cleanup_old_files('lake', cleanup_all => true)"]) == ["", ""]
     assert tree_hash(found.home) == before
-    assert run("inspect", f"ducklake:{lake}", "--json").json["guarded"] is False
+    assert run_here("inspect", f"ducklake:{lake}", "--json").json["guarded"] is False
 
 
 @pytest.mark.slow
@@ -282,12 +283,12 @@ def test_names_with_dots_and_quotes_are_undone_as_printed(tmp_path: Path) -> Non
     odd = tmp_path / "a.b 'c"
     (found.home / "table").rename(odd)
     maps = [each.replace(str(found.home / "table"), str(odd)) for each in found.maps]
-    ran = run("migrate", f"iceberg:{odd}", f"ducklake:{lake}", "--json", *maps)
+    ran = run_here("migrate", f"iceberg:{odd}", f"ducklake:{lake}", "--json", *maps)
     assert ran.code == 0, ran.out
     import shlex
 
     [undo] = [line for line in ran.json["next"] if line.startswith("undo:")]
-    assert run(*shlex.split(undo.partition("ducklake-bridge")[2])).code == 0
+    assert run_here(*shlex.split(undo.partition("ducklake-bridge")[2])).code == 0
 
 
 def test_a_report_that_cannot_be_written_stops_before_the_commit(tmp_path: Path) -> None:

@@ -85,7 +85,7 @@ def test_a_local_session_after_a_connected_one(server: str) -> None:
 def test_the_command_line_migrates_through_a_server(server: str, tmp_path: Path) -> None:
     found, lake = case("fmt_mixed"), tmp_path / "lake.ducklake"
     before = tree_hash(found.home)
-    ran = migrate_case(found, str(lake), "--rewrite", "when-needed", "--spark-remote", server)
+    ran = migrate_case(found, str(lake), "--rewrite", "when-needed", "--spark-remote", server, how=run)
     assert ran.code == 0, ran.out + ran.err
     assert judge(str(lake), [subject(found, lake)], scratch=tmp_path / "judge", change=False, filters=4) == []
     assert tree_hash(found.home) == before

@@ -28,6 +28,7 @@ from tests.test_ownership import copied
 from tests.test_runs import metadata_files, options
 
 MERGED = ["v2_mor_compact", "v2_mor_dropfile", "v2_mor_partgran_twice", "v2_mor_update_merge", "v3_dv_twice"]
+JOINED = ("v2_mor_compact", "v3_dv_twice")  # the others in exhaustive runs
 
 
 def migrate(found: Case, lake: Path, metadata: Path | None = None, **more: Any) -> bridge.Report:
@@ -41,9 +42,11 @@ def migrate(found: Case, lake: Path, metadata: Path | None = None, **more: Any) 
 @pytest.mark.parametrize(
     "kind",
     [
-        MERGED[0],
-        "v3_dv_multi",
-        *(pytest.param(kind, marks=pytest.mark.exhaustive) for kind in (*MERGED[1:], "v2_mor", "v3_upgraded")),
+        *(MERGED[1], "v3_dv_multi"),
+        *(
+            pytest.param(kind, marks=pytest.mark.exhaustive)
+            for kind in (MERGED[0], *MERGED[2:], "v2_mor", "v3_upgraded")
+        ),
     ],
 )
 def test_delete_files_answer_as_rows_do(kind: str, tmp_path: Path) -> None:
@@ -58,7 +61,7 @@ def test_delete_files_answer_as_rows_do(kind: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("kind", "limit"),
     [
-        *((kind, 1) for kind in MERGED),
+        *(pytest.param(kind, 1, marks=[pytest.mark.exhaustive] * (kind not in JOINED)) for kind in MERGED),
         *(pytest.param(kind, limit, marks=pytest.mark.exhaustive) for kind in MERGED for limit in (0, 2_000_000)),
     ],
 )

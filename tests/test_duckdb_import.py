@@ -42,7 +42,8 @@ def made(path: Path, *statements: str, storage: str = "v1.5.0") -> Path:
 def migrate(source: Path, lake: Path | str, *options: str, env: Mapping[str, str] | None = None) -> Ran:
     """As a user does it."""
     named = f"ducklake:{lake}"
-    return run("migrate", f"duckdb:{source}", named, "--json", "--rewrite", "when-needed", *options, env=env)
+    arguments = ("migrate", f"duckdb:{source}", named, "--json", "--rewrite", "when-needed", *options)
+    return run(*arguments, env=env) if env else run_here(*arguments)
 
 
 def refused(source: Path, lake: Path, *options: str) -> tuple[int, str]:
@@ -493,11 +494,11 @@ class _Same:
 def test_files_are_split_at_the_lakes_size_and_sorted(tmp_path: Path) -> None:
     source = made(
         tmp_path / "s.duckdb",
-        "CREATE TABLE t AS SELECT i % 2 AS k, i, md5(i::VARCHAR) AS s FROM range(1500000) r(i)",
+        "CREATE TABLE t AS SELECT i % 2 AS k, i, md5(i::VARCHAR) AS s FROM range(600000) r(i)",
     )
     for name, options in (("plain", ()), ("sorted", ("--sort-by", "s")), ("parts", ("--partition-by", "k"))):
         lake = tmp_path / f"{name}.ducklake"
-        assert use(str(lake), ["CALL lake.set_option('target_file_size', '10MB')"]) == [""]
+        assert use(str(lake), ["CALL lake.set_option('target_file_size', '4MB')"]) == [""]
         ran = migrate(source, lake, *options, "--verify", "none")
         assert ran.code == 0, ran.err
         files = lake_rows(
@@ -505,7 +506,7 @@ def test_files_are_split_at_the_lakes_size_and_sorted(tmp_path: Path) -> None:
             "SELECT f.path, s.min_value, s.max_value, f.file_size_bytes FROM ducklake_data_file f "
             "JOIN ducklake_file_column_stats s USING (data_file_id) WHERE s.column_id = 3 ORDER BY f.file_order",
         )
-        assert len(files) >= 4 and all(size < 25_000_000 for *_, size in files)
+        assert len(files) >= 4 and all(size < 10_000_000 for *_, size in files)
         if name == "sorted":
             assert all(high < low for (_, _, high, _), (_, low, _, _) in pairwise(files))
         with both(source, lake) as connection:
@@ -544,7 +545,7 @@ def test_a_killed_import_goes_on_where_it_was(tmp_path: Path) -> None:
     source = made(
         tmp_path / "s.duckdb",
         "CREATE TABLE a AS SELECT i, md5(i::VARCHAR) AS s FROM range(100000) r(i)",
-        "CREATE TABLE b AS SELECT i, md5(i::VARCHAR) AS s, md5((i + 1)::VARCHAR) AS t FROM range(4000000) r(i)",
+        "CREATE TABLE b AS SELECT i, md5(i::VARCHAR) AS s, md5((i + 1)::VARCHAR) AS t FROM range(2500000) r(i)",
     )
     lake, files = tmp_path / "l.ducklake", tmp_path / "l.ducklake.files"
     command = [sys.executable, "-m", "bridge", "migrate", f"duckdb:{source}", f"ducklake:{lake}"]
@@ -610,7 +611,7 @@ def test_statistics_answer_as_the_rows_do(tmp_path: Path) -> None:
             "nothing": connection.execute("FROM nothing").to_arrow_table(),
         }
     subjects = [Subject(("main", name), (Version(None, None, table),)) for name, table in rows.items()]
-    assert judge(str(lake), subjects, scratch=tmp_path / "judge", compact=True) == []
+    assert judge(str(lake), subjects, scratch=tmp_path / "judge", compact=True, filters=4) == []
     # what COPY counts of intervals is nothing, and the texts that it cuts are no bounds
     with both(source, lake) as connection:
         for query in ("SELECT count(iv), count(*) FROM {}.iv WHERE iv IS NULL", "SELECT count(iv) FROM {}.iv"):
@@ -658,7 +659,7 @@ def test_case_42_names_that_need_quotes(tmp_path: Path, ending: str) -> None:
     facts = case("42", tmp_path)
     source, lake = Path(facts["database"]), tmp_path / "lake" / f"l.{ending}"
     lake.parent.mkdir()
-    ran = migrate(source, f"sqlite:{lake}" if ending == "sqlite" else lake)
+    ran = migrate(source, f"sqlite:{lake}" if ending == "sqlite" else lake, "--verify", "none")
     assert ran.code == 0, ran.err
     _check_names(facts, source, lake)
     data = lake.parent / f"{lake.name}.files"
@@ -704,7 +705,11 @@ if (CORPUS / "MANIFEST.json").exists():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", sorted(ENTRIES))
+@pytest.mark.parametrize(
+    "name",
+    # the same zoo is there once more, in a newer format, and attach_test has the format of this one
+    [pytest.param(name, marks=[pytest.mark.exhaustive] * (name == "zoo_v64_1_0_0")) for name in sorted(ENTRIES)],
+)
 def test_real_files_of_other_versions(tmp_path: Path, name: str) -> None:
     entry = ENTRIES[name]
     folder, lake = tmp_path / "source", tmp_path / "l.ducklake"
@@ -716,7 +721,7 @@ def test_real_files_of_other_versions(tmp_path: Path, name: str) -> None:
     [source] = folder.glob("*.duckdb")
     before = tree_hash(folder), [each.stat().st_mtime_ns for each in sorted(folder.iterdir())]
     key = entry.get("encryption_key", "")
-    ran = migrate(source, lake, env={KEY: key})
+    ran = migrate(source, lake, env={KEY: key} if key else None)
     assert (tree_hash(folder), [each.stat().st_mtime_ns for each in sorted(folder.iterdir())]) == before
     if entry["expect"] == "refuse":
         assert ran.code == 6 and "version number 33" in ran.out + ran.err and not lake.exists()
@@ -772,7 +777,8 @@ def test_names_and_widths_in_a_postgres_lake(tmp_path: Path, spot: Spot) -> None
         connection.execute(f"ATTACH '{source}' AS s (READ_ONLY)")
         connection.execute(f"ATTACH 'ducklake:{spot.attach}' AS lake (READ_ONLY)")
         for name in ("wide", long):
-            assert differ(connection, f"FROM lake.{name}", f"FROM s.{name}") == 0
+            [lake, there] = (connection.execute(f"FROM {each}.{name}").fetchall() for each in ("lake", "s"))
+            assert lake == there
         for schema, tables in facts["expected"]["rows"].items():
             for table, row in tables.items():
                 found = connection.execute(f"FROM lake.{quoted(schema)}.{quoted(table)}").fetchall()

@@ -119,7 +119,10 @@ def test_of_a_partition_that_many_manifests_span_those_are_read_that_list_a_file
     assert read[5:7] == [growing.manifests[0][0], spans[0]], "after everything"
 
 
-@pytest.mark.parametrize(("version", "partitioned"), [(2, True), (3, True), (2, False), (3, False)])
+@pytest.mark.parametrize(
+    ("version", "partitioned"),
+    [(2, False), (3, True), *(pytest.param(*each, marks=pytest.mark.exhaustive) for each in ((2, True), (3, False)))],
+)
 @pytest.mark.parametrize("seed", [1, *(pytest.param(each, marks=pytest.mark.exhaustive) for each in range(2, 20))])
 def test_deletes_that_come_and_go_are_read_as_with_everything(
     seed: int, version: int, partitioned: bool, monkeypatch: pytest.MonkeyPatch, tmp_path: Path

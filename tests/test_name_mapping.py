@@ -529,7 +529,7 @@ def test_later_runs_share_mappings_and_reach_open_sessions(tmp_path: Path) -> No
     used = lake_rows(lake, "SELECT mapping_id, count(*) FROM ducklake_data_file GROUP BY 1 ORDER BY 1")
     assert [count for _, count in used] == [2, 1]
     assert lake_rows(lake, "SELECT count(*) FROM ducklake_column_mapping") == [(2,)]
-    assert run("release", f"ducklake:sqlite:{lake}", "--table", "t").code == 0
+    assert run_here("release", f"ducklake:sqlite:{lake}", "--table", "t").code == 0
     for name in ("column_mapping", "name_mapping"):
         assert lake_rows(lake, f"SELECT count(*) FROM ducklake_{name}") == [(0,)]
 
@@ -575,7 +575,7 @@ def test_lake_goes_on_with_values_from_paths_and_names(tmp_path: Path) -> None:
             )
         )
     source = f"iceberg:{made.metadata}"
-    ran = run("migrate", source, f"ducklake:{lake}", "--as", "main.t", "--json", "--ownership", "adopt")
+    ran = run_here("migrate", source, f"ducklake:{lake}", "--as", "main.t", "--json", "--ownership", "adopt")
     assert ran.code == 0, ran.out
     rows = made.table.scan().to_arrow()
     subject = Subject("main.t", (Version(None, None, rows),))

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.judge import Subject, Version, judge
-from tests.support import Case, case, lake_rows, migrate_case, run, tree_hash, use
+from tests.support import Case, case, lake_rows, migrate_case, run_here, tree_hash, use
 
 BOTH = pytest.mark.parametrize("backend", ["", pytest.param("sqlite:", marks=pytest.mark.exhaustive)])
 """DuckDB files, and SQLite files in an exhaustive run."""
@@ -77,7 +77,7 @@ def test_adopted_files_are_really_merged(backend: str, tmp_path: Path) -> None:
     found = copied("many_snapshots", tmp_path / "source")
     lake = tmp_path / f"lake.{'sqlite' if backend else 'ducklake'}"
     assert migrate_case(found, f"{backend}{lake}").code == 0
-    assert run("adopt", f"ducklake:{backend}{lake}", "--table", "t").code == 0
+    assert run_here("adopt", f"ducklake:{backend}{lake}", "--table", "t").code == 0
     live = "SELECT count(*) FROM ducklake_data_file WHERE end_snapshot IS NULL"
     before = lake_rows(lake, live)[0][0]
     said = use(
@@ -102,7 +102,7 @@ def test_release_forgets_the_table_and_touches_no_file(backend: str, tmp_path: P
     before = tree_hash(found.home)
     assert migrate_case(found, f"{backend}{lake}").code == 0
     assert use(f"{backend}{lake}", ["CREATE TABLE lake.other AS SELECT 1 AS one"]) == [""]
-    released = run("release", f"ducklake:{backend}{lake}", "--table", "t", "--json")
+    released = run_here("release", f"ducklake:{backend}{lake}", "--table", "t", "--json")
     assert released.code == 0 and released.json["released"][0]["files"] > 0
     assert tree_hash(found.home) == before
     assert use(f"{backend}{lake}", ["SELECT * FROM lake.other", "INSERT INTO lake.other VALUES (2)"]) == ["", ""]
@@ -121,10 +121,10 @@ def test_release_keeps_what_was_written_in_the_lake_unless_told(tmp_path: Path) 
     found, lake = case("v2_cow"), tmp_path / "lake.ducklake"
     assert migrate_case(found, str(lake)).code == 0
     assert use(str(lake), ["INSERT INTO lake.t SELECT * FROM lake.t LIMIT 1"]) == [""]
-    refused = run("release", f"ducklake:{lake}", "--table", "t")
+    refused = run_here("release", f"ducklake:{lake}", "--table", "t")
     assert refused.code == 3 and "--discard-changes" in refused.err
     assert use(str(lake), ["SELECT * FROM lake.t"]) == [""]
-    assert run("release", f"ducklake:{lake}", "--table", "t", "--discard-changes").code == 0
+    assert run_here("release", f"ducklake:{lake}", "--table", "t", "--discard-changes").code == 0
 
 
 @pytest.mark.slow
@@ -134,7 +134,7 @@ def test_only_migrated_tables_are_released_or_adopted(command: str, tmp_path: Pa
     assert migrate_case(case("v2_cow"), str(lake)).code == 0
     assert use(str(lake), ["CREATE TABLE lake.mine AS SELECT 1 AS one"]) == [""]
     for name in ("mine", "main.nothing", "other.t"):
-        refused = run(command, f"ducklake:{lake}", "--table", name)
+        refused = run_here(command, f"ducklake:{lake}", "--table", name)
         assert refused.code == 2 and "main.t" in refused.err
 
 

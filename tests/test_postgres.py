@@ -73,7 +73,7 @@ KINDS = (
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("kind", sampled(KINDS, set(), {"evo_readd", "names_special", "v2_mor_compact"}))
+@pytest.mark.parametrize("kind", sampled(KINDS, set(), {"v2_mor_compact"}))
 def test_every_snapshot_answers_and_the_lake_goes_on(kind: str, spot: Spot, tmp_path: Path) -> None:
     before = tree_hash(case(kind).home)
     report = migrated(kind, spot, ownership="adopt")
@@ -90,8 +90,11 @@ def test_every_snapshot_answers_and_the_lake_goes_on(kind: str, spot: Spot, tmp_
 @pytest.mark.parametrize(
     "kind",
     [
-        *("evo_struct", "v2_mor_twice"),
-        *(pytest.param(each, marks=pytest.mark.exhaustive) for each in ("evo_float_double", "v2_mor_compact")),
+        "v2_mor_twice",
+        *(
+            pytest.param(each, marks=pytest.mark.exhaustive)
+            for each in ("evo_struct", "evo_float_double", "v2_mor_compact")
+        ),
     ],
 )
 def test_following_a_table_state_by_state(kind: str, spot: Spot, tmp_path: Path) -> None:
@@ -105,7 +108,7 @@ def test_following_a_table_state_by_state(kind: str, spot: Spot, tmp_path: Path)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("kind", ["v2_cow", "long_delete_cow_part"])
+@pytest.mark.parametrize("kind", [pytest.param("v2_cow", marks=pytest.mark.exhaustive), "long_delete_cow_part"])
 def test_shared_source_survives_maintenance(kind: str, spot: Spot, tmp_path: Path) -> None:
     found = copied(kind, tmp_path / "source")
     bridge.migrate(f"iceberg:{found.metadata}", spot.locator, options(found, spot))

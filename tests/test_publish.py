@@ -19,7 +19,7 @@ from bridge.errors import Conflict, Overtaken
 from converters.ducklake.engine import LakeEngine
 from converters.iceberg.locate import tables_below
 from tests.iceberg_judge import Published, judge_iceberg
-from tests.support import case, kinds, opened, run, tree_hash, use
+from tests.support import case, kinds, opened, run_here, tree_hash, use
 from tests.test_kinds import BLOCKED, HEAVY, REWRITTEN, SAMPLE
 
 QUICK = ("evo_struct", "part_multi", "v2_mor_twice", "v3_dv_twice")
@@ -178,14 +178,16 @@ CHANGES = (
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("engine", ["pyiceberg", "duckdb", pytest.param("spark", marks=pytest.mark.spark)])
-def test_a_lake_answers_at_every_snapshot_after_every_change(engine: str, lake: Lake, tmp_path: Path) -> None:
+@pytest.mark.spark
+def test_a_lake_answers_at_every_snapshot_after_every_change(lake: Lake, tmp_path: Path) -> None:
     lake.do(*CHANGES)
     before = tree_hash(lake.files)
     report = lake.publish()
     assert report.exit_code == 0 and not report.faults
     assert "default-readers" in {each.code.text for each in report.plan.tables[0].findings}
-    assert without_defaults(judge_iceberg([lake.expected()], [engine], tmp_path / "judge"), engine) == []
+    made = lake.expected()
+    for engine in ("pyiceberg", "duckdb", "spark"):
+        assert without_defaults(judge_iceberg([made], [engine], tmp_path / "judge"), engine) == []
     assert tree_hash(lake.files) == before
 
 
@@ -221,8 +223,9 @@ def test_what_is_new_is_added(lake: Lake, tmp_path: Path, monkeypatch: pytest.Mo
     ],
 )
 def test_changes_published_one_by_one_answer_at_every_snapshot(engine: str, lake: Lake, tmp_path: Path) -> None:
-    for place, change in enumerate(CHANGES):
-        lake.do(change)
+    at_once = 2 if engine == "duckdb" else 1  # an exhaustive run publishes each alone
+    for place in range(0, len(CHANGES), at_once):
+        lake.do(*CHANGES[place : place + at_once])
         assert lake.publish(verify="none").exit_code == 0, place
     assert without_defaults(judge_iceberg([lake.expected()], [engine], tmp_path / "judge"), engine) == []
 
@@ -261,7 +264,7 @@ def test_changes_on_both_sides_end_with_a_conflict_that_names_the_other_snapshot
     before = tree_hash(lake.warehouse)
     with pytest.raises(Conflict, match=str(other)):
         lake.publish()
-    ran = run("migrate", f"ducklake:{lake.file}", f"iceberg:{lake.warehouse}")
+    ran = run_here("migrate", f"ducklake:{lake.file}", f"iceberg:{lake.warehouse}")
     assert ran.code == 5 and str(other) in ran.err
     assert tree_hash(lake.warehouse) == before
 
@@ -269,7 +272,7 @@ def test_changes_on_both_sides_end_with_a_conflict_that_names_the_other_snapshot
 @pytest.mark.slow
 def test_snapshots_that_the_lake_has_expired_leave_the_metadata(lake: Lake, tmp_path: Path) -> None:
     lake.do(*CHANGES[:4])
-    lake.publish()
+    lake.publish(verify="none")
     assert len(current(lake.warehouse / "main/t")[1]["snapshots"]) == 4
     lake.do("CALL ducklake_expire_snapshots('lake', versions => [1, 2])", CHANGES[4])
     assert lake.publish().exit_code == 0
@@ -291,7 +294,7 @@ def test_a_warehouse_inside_the_data_path_is_refused(lake: Lake) -> None:
 @pytest.mark.slow
 def test_version_3_only_where_something_needs_it(lake: Lake, tmp_path: Path) -> None:
     lake.do("CREATE TABLE t(id BIGINT)", "INSERT INTO t VALUES (1), (2)")
-    lake.publish()
+    lake.publish(verify="none")
     assert current(lake.warehouse / "main/t")[1]["format-version"] == 2
     lake.do("ALTER TABLE t ADD COLUMN n INTEGER DEFAULT 7", "INSERT INTO t VALUES (3, 4)")
     lake.publish()
@@ -468,8 +471,9 @@ def as_now(found: Published) -> Published:
     ],
 )
 def test_columns_of_another_type_answer_at_every_snapshot(engine: str, lake: Lake, tmp_path: Path) -> None:
+    steps = list[str]()
     for place, (name, old, values, new, value) in enumerate(RETYPED):
-        lake.do(
+        steps += (
             f"CREATE TABLE t{place}(id INTEGER, {name} {old}, st STRUCT(y {old}))",
             f"INSERT INTO t{place} SELECT i, {values}, {{'y': {values}}} FROM range(20) r(i)",
             f"ALTER TABLE t{place} RENAME {name} TO z",
@@ -481,7 +485,8 @@ def test_columns_of_another_type_answer_at_every_snapshot(engine: str, lake: Lak
             f"ALTER TABLE n{place} ALTER st SET DATA TYPE STRUCT(y {new})",
             f"INSERT INTO n{place} VALUES (100, {{'y': {value}}})",
         )
-    report = lake.publish()
+    lake.do(*steps)
+    report = lake.publish(verify="none")
     assert report.exit_code == 0 and not report.faults, report.faults
     assert {"physical-type"} == {each for table in report.plan.tables for one in table.rewrites for each in one.reasons}
     made = [as_now(lake.expected(f"t{place}")) for place in range(len(RETYPED))]
@@ -516,10 +521,10 @@ def test_a_type_that_iceberg_does_not_promote_is_written_anew_after_it_was_publi
     lake: Lake, tmp_path: Path
 ) -> None:
     lake.do("CREATE TABLE t(x DATE)", "INSERT INTO t VALUES ('2020-01-01')", "INSERT INTO t VALUES ('2020-01-02')")
-    assert lake.publish().exit_code == 0
+    assert lake.publish(verify="none").exit_code == 0
     before = current(lake.warehouse / "main/t")[1]
     lake.do("ALTER TABLE t ALTER x SET DATA TYPE TIMESTAMP", "INSERT INTO t VALUES ('2020-01-03 10:00:00')")
-    report = lake.publish()
+    report = lake.publish(verify="none")
     assert report.exit_code == 0 and not report.faults, report.plan.tables[0].blockers
     [said] = [each.detail for each in report.plan.tables[0].findings if each.code.text == "history-rebuilt"]
     assert said.startswith("3 published snapshots: x was date and is timestamp now")
@@ -571,7 +576,7 @@ def test_files_of_a_type_that_the_lake_has_forgotten_are_rewritten(lake: Lake, t
 @pytest.mark.slow
 def test_snapshots_that_the_new_type_does_not_keep_leave_the_published_table(lake: Lake, tmp_path: Path) -> None:
     lake.do("CREATE TABLE t(x BIGINT)", "INSERT INTO t VALUES (9007199254740993)")
-    assert lake.publish().exit_code == 0
+    assert lake.publish(verify="none").exit_code == 0
     lake.do("ALTER TABLE t ALTER x SET DATA TYPE DOUBLE", "INSERT INTO t VALUES (0.5)")
     report = lake.publish()
     assert report.exit_code == 0 and not report.faults, report.plan.tables[0].blockers
@@ -638,7 +643,7 @@ def test_rows_that_go_to_files_while_they_are_published_are_published_the_next_t
 
     with monkeypatch.context() as patched, pytest.raises(Overtaken, match="went to files"):
         patched.setattr(LakeEngine, "rewrite", late)
-        lake.publish()
+        lake.publish(verify="none")
     report = lake.publish()
     assert report.exit_code == 0, report.faults
     assert judge_iceberg([lake.expected()], ["pyiceberg", "duckdb"], tmp_path / "judge") == []
@@ -681,7 +686,7 @@ def test_snapshots_over_merged_files_are_written_anew(version: int, lake: Lake, 
         "CREATE TABLE u AS FROM range(10) r(id)",
         "INSERT INTO u VALUES (77)",
     )
-    assert lake.publish(format_version=version).exit_code == 0
+    assert lake.publish(format_version=version, verify="none").exit_code == 0
     before = {name: current(lake.warehouse / "main" / name)[1] for name in "tu"}
     lake.do(
         "DELETE FROM t WHERE id = 5",
@@ -730,7 +735,7 @@ def test_a_lake_that_has_expired_what_was_published_is_caught_up_with(inlined: i
 @pytest.mark.slow
 def test_a_snapshot_that_was_published_last_may_be_expired_alone(lake: Lake, tmp_path: Path) -> None:
     lake.do("CREATE TABLE t(id INTEGER)", "INSERT INTO t FROM range(40)", "DELETE FROM t WHERE id = 1")
-    assert lake.publish().exit_code == 0
+    assert lake.publish(verify="none").exit_code == 0
     lake.do("DELETE FROM t WHERE id = 2", "INSERT INTO t VALUES (200)")
     lake.do("CALL ducklake_expire_snapshots('lake', versions => [3])")
     report = lake.publish()
@@ -765,9 +770,9 @@ def test_files_without_a_column_as_young_as_they_are_have_its_default(lake: Lake
 
 def test_expired_snapshots_leave_the_metadata_though_nothing_else_is_new(lake: Lake, tmp_path: Path) -> None:
     lake.do(*CHANGES[:4])
-    lake.publish()
+    lake.publish(verify="none")
     lake.do("CALL ducklake_expire_snapshots('lake', older_than => now())")
-    report = lake.publish()
+    report = lake.publish(verify="none")
     assert report.exit_code == 0, report.faults
     assert list(snapshots(current(lake.warehouse / "main/t")[1])) == ["4"]
     lake.do("CALL ducklake_cleanup_old_files('lake', cleanup_all => true)")
@@ -856,7 +861,7 @@ def test_a_name_that_was_another_table_s_is_told(lake: Lake) -> None:
 @pytest.mark.slow
 def test_a_file_that_is_no_lake_is_no_source(tmp_path: Path) -> None:
     (tmp_path / "junk.ducklake").write_text("this is no lake, but it is long enough to be one")
-    ran = run("migrate", f"ducklake:{tmp_path}/junk.ducklake", f"iceberg:{tmp_path}/warehouse")
+    ran = run_here("migrate", f"ducklake:{tmp_path}/junk.ducklake", f"iceberg:{tmp_path}/warehouse")
     assert ran.code == 6 and "junk.ducklake is not a DuckDB file" in ran.err
     assert not (tmp_path / "warehouse").exists()
 
@@ -964,10 +969,10 @@ def test_files_of_an_encrypted_lake_are_rewritten_and_answer_at_every_snapshot(l
     options = f"ENCRYPTED true, DATA_PATH '{lake.files}/', DATA_INLINING_ROW_LIMIT 0"
     assert not any(use(str(lake.file), steps, options))
     before = tree_hash(lake.files)
-    refused = lake.publish(rewrite="never")
+    refused = lake.publish(rewrite="never", verify="none")
     blocked = {each.source.name: [one.code.text for one in each.blockers] for each in refused.plan.blocked}
     assert blocked == {"t": ["file-encrypted"]}
-    report = lake.publish()
+    report = lake.publish(verify="none")
     assert report.exit_code == 0 and not report.faults, report.faults
     assert "file-encrypted" in {one for table in report.plan.tables for each in table.rewrites for one in each.reasons}
     more = ("DELETE FROM t WHERE id = 30", "INSERT INTO t VALUES (100, 'more', NULL)", "ALTER TABLE t DROP COLUMN st")
@@ -989,18 +994,18 @@ def test_a_partition_key_that_was_dropped_is_in_no_manifest(lake: Lake, tmp_path
         "INSERT INTO t VALUES (1, 'a', '2024-01-01'), (2, 'b', '2024-01-02')",
         "ALTER TABLE t RESET PARTITIONED BY",
     )
-    assert lake.publish().exit_code == 0
+    assert lake.publish(verify="none").exit_code == 0
     before = current(lake.warehouse / "main/t")[1]
     assert [each["name"] for spec in before["partition-specs"] for each in spec["fields"]] == ["b", "day"]
     lake.do("ALTER TABLE t DROP COLUMN b", "DELETE FROM t WHERE id = 1")
-    report = lake.publish()
+    report = lake.publish(verify="none")
     assert report.exit_code == 0 and not report.faults
     assert "history-rebuilt" in {each.code.text for each in report.plan.tables[0].findings}
     now = current(lake.warehouse / "main/t")[1]
     assert numbers(now)[: len(before["snapshots"])] == numbers(before)
     assert [each["name"] for spec in now["partition-specs"] for each in spec["fields"]] == ["day"]
     lake.do("INSERT INTO t VALUES (3, '2024-01-03')")
-    assert "history-rebuilt" not in {each.code.text for each in lake.publish().plan.tables[0].findings}
+    assert "history-rebuilt" not in {each.code.text for each in lake.publish(verify="none").plan.tables[0].findings}
     assert judge_iceberg([lake.expected()], ["pyiceberg", "duckdb"], tmp_path / "judge") == []
     shutil.rmtree(lake.warehouse)
     assert lake.publish().exit_code == 0

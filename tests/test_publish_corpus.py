@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import runpy
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -66,8 +67,12 @@ def text(connection: duckdb.DuckDBPyConnection, at: str) -> list[Any]:
 @pytest.mark.parametrize(
     "name",
     [
-        *("zoo_0_3_sqlite", "zoo_1_0", "deletes_extra_columns", "old_v03_dev1"),
-        *(pytest.param(each, marks=pytest.mark.exhaustive) for each in ("zoo_0_2", "zoo_0_4", "old_v02")),
+        *("zoo_1_0", "deletes_extra_columns", "old_v03_dev1"),
+        # test_lake_source.py reads these by default, as DuckDB does at every snapshot
+        *(
+            pytest.param(each, marks=pytest.mark.exhaustive)
+            for each in ("zoo_0_2", "zoo_0_3_sqlite", "zoo_0_4", "old_v02")
+        ),
     ],
 )
 def test_a_lake_of_the_corpus_answers_as_it_is_known(
@@ -79,7 +84,7 @@ def test_a_lake_of_the_corpus_answers_as_it_is_known(
     monkeypatch.chdir(folder)  # files that were added lie where the process runs
     before = tree_hash(folder)
     with read_only(folder):
-        report = bridge.migrate(f"ducklake:{ours}", f"iceberg:{tmp_path / 'warehouse'}", bridge.Options())
+        report = bridge.migrate(f"ducklake:{ours}", f"iceberg:{tmp_path / 'warehouse'}", bridge.Options(verify="none"))
     assert [(str(each.target), str(each.blockers[0])) for each in report.plan.blocked] == []
     assert report.exit_code == 0 and not report.faults
     assert tree_hash(folder) == before
@@ -114,7 +119,9 @@ def test_a_lake_of_the_corpus_answers_as_it_is_known(
                     faults.append(f"{levels} now: not the rows that the corpus knows")
                 made.append(Published(table, path, (*rows, (None, rows[-1][1]))))
     assert faults == []
-    said = judge_iceberg(made, ["pyiceberg", "duckdb"], tmp_path / "judge")
+    said = judge_iceberg(made, ["pyiceberg"], tmp_path / "judge")
+    # what DuckDB reads at each snapshot was compared above
+    said += judge_iceberg([replace(each, versions=each.versions[-1:]) for each in made], ["duckdb"], tmp_path / "judge")
     assert [each for each in said if not each.startswith(tuple(f"{table} by pyiceberg" for table in PYICEBERG))] == []
 
 

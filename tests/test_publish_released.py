@@ -12,7 +12,7 @@ import pytest
 
 import bridge
 from bridge.errors import Blocked, Conflict, UsageError
-from tests.support import run, tree_hash
+from tests.support import run_here, tree_hash
 from tests.test_catalogs import Rest, nothing_configured, serving
 from tests.test_publish import CHANGES, Lake, appended, current
 from tests.test_publish_catalogs import place, rest_options, sql_options
@@ -41,7 +41,7 @@ def test_release_removes_a_published_table_and_no_data_file(lake: Lake) -> None:
     data = tree_hash(table / "data")
     foreign = table / "metadata" / "somebody-s.avro"
     foreign.write_bytes(b"x")
-    ran = run("release", target, "--table", "t")
+    ran = run_here("release", target, "--table", "t")
     assert ran.code == 0 and "files forgotten, none touched" in ran.out and str(table) in ran.out, ran.err
     assert [each.name for each in (table / "metadata").iterdir()] == [foreign.name]
     assert tree_hash(lake.files) == before and tree_hash(table / "data") == data
@@ -127,7 +127,7 @@ def test_a_release_that_was_killed_is_run_again(lake: Lake, monkeypatch: pytest.
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("kind", ["directory", "sql", "rest"])
+@pytest.mark.parametrize("kind", ["directory", pytest.param("sql", marks=pytest.mark.exhaustive), "rest"])
 def test_adopted_tables_stay_adopted_and_are_released(kind: str, lake: Lake, rest: Rest) -> None:
     given: dict[str, Any] = {
         "directory": (),
@@ -164,7 +164,7 @@ def test_a_lake_whose_last_table_was_dropped_tells_what_stays(lake: Lake) -> Non
     lake.publish(verify="none")
     lake.do("DROP TABLE t")
     before = tree_hash(lake.warehouse)
-    ran = run("migrate", f"ducklake:{lake.file}", f"iceberg:{lake.warehouse}")
+    ran = run_here("migrate", f"ducklake:{lake.file}", f"iceberg:{lake.warehouse}")
     assert ran.code == 0 and "published-stays" in ran.out and "main.t" in ran.out, ran.err
     assert tree_hash(lake.warehouse) == before
     with pytest.raises(UsageError, match="matches no table"):

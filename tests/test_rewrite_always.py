@@ -23,9 +23,10 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore::ResourceWarning", "ignore::pytest.PytestUnraisableExceptionWarning"),
 ]
 
-KINDS = ("v2_eqdel_pos", "v3_lineage")
+KINDS = ("v2_eqdel_pos",)
 MORE = (
     *(
+        "v3_lineage",
         "fmt_mixed",
         "mor_delete_whole_file",
         "evo_readd",

@@ -47,10 +47,11 @@ pytestmark = [
 ]
 
 KINDS = (
-    *("fmt_mixed", "v2_eqdel_pos"),
+    "fmt_mixed",
+    # equality deletes: the later runs below, and tests/test_rewrite_always.py
     *(
         pytest.param(kind, marks=pytest.mark.exhaustive)
-        for kind in ("fmt_avro", "fmt_mixed_past", "fmt_orc", "v2_eqdel")
+        for kind in ("fmt_avro", "fmt_mixed_past", "fmt_orc", "v2_eqdel", "v2_eqdel_pos")
     ),
 )
 
@@ -91,7 +92,7 @@ def test_a_rollback_is_followed_where_equality_deletes_apply(spark: object, tmp_
     assert judge(str(lake), [Subject(("main", "t"), tuple(made))], scratch=tmp_path / "judge", filters=4) == []
 
 
-@pytest.mark.parametrize("kind", ["fmt_mixed", "v2_eqdel_pos"])
+@pytest.mark.parametrize("kind", [pytest.param("fmt_mixed", marks=pytest.mark.exhaustive), "v2_eqdel_pos"])
 def test_later_runs_find_what_earlier_ones_rewrote(kind: str, spark: object, tmp_path: Path) -> None:
     found, lake = case(kind), tmp_path / "lake.ducklake"
     for metadata in metadata_files(found):

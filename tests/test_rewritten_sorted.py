@@ -61,8 +61,7 @@ MORE = (
     [
         *RUNS,
         ("v3_dv_multi", False),
-        ("hist_rollback_mor", True),
-        *(pytest.param(*each, marks=pytest.mark.exhaustive) for each in MORE),
+        *(pytest.param(*each, marks=pytest.mark.exhaustive) for each in (("hist_rollback_mor", True), *MORE)),
     ],
 )
 def test_state_by_state_the_deletes_find_their_rows(kind: str, follow: bool, tmp_path: Path) -> None:

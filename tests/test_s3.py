@@ -114,7 +114,7 @@ def maps(found: Case, bucket: str = "source", name: str = "", scheme: str = "s3"
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("kind", sampled(KINDS, set(), {"meta_gzip", "null_manifest", "part_identity"}))
+@pytest.mark.parametrize("kind", sampled(KINDS, set(), {"part_identity"}))
 def test_a_table_in_a_bucket_is_registered_where_it_lies(kind: str, store: Store, tmp_path: Path) -> None:
     found, lake = case(kind), tmp_path / "lake.ducklake"
     place = upload(store, found)

@@ -12,7 +12,7 @@ import pyarrow as pa
 import pytest
 
 from converters.ducklake.catalog.session import Place, create_all, session
-from tests.support import ROOT, case, lake_rows, migrate_case, run, use
+from tests.support import ROOT, case, lake_rows, migrate_case, run_here, use
 
 COLUMNS = (
     "SELECT table_name, column_name, data_type, is_nullable FROM duckdb_columns() "
@@ -162,14 +162,18 @@ def test_help_needs_nothing_heavy() -> None:
 def test_inspect_verify_and_doctor_speak_json(tmp_path: Path) -> None:
     found, lake = case("evo_rename"), tmp_path / "lake.ducklake"
     assert migrate_case(found, str(lake)).code == 0
-    assert run("inspect", f"ducklake:{lake}", "--json").json["tables"][0]["name"] == "main.t"
-    assert len(run("inspect", f"iceberg:{found.metadata}", "--json", *found.maps).json["tables"][0]["snapshots"]) == 2
-    verified = run("verify", f"iceberg:{found.metadata}", f"ducklake:{lake}", "--as", "main.t", "--json", *found.maps)
+    assert run_here("inspect", f"ducklake:{lake}", "--json").json["tables"][0]["name"] == "main.t"
+    assert (
+        len(run_here("inspect", f"iceberg:{found.metadata}", "--json", *found.maps).json["tables"][0]["snapshots"]) == 2
+    )
+    verified = run_here(
+        "verify", f"iceberg:{found.metadata}", f"ducklake:{lake}", "--as", "main.t", "--json", *found.maps
+    )
     assert verified.code == 0 and all(each["ok"] for each in verified.json["checks"])
     assert use(str(lake), ["UPDATE lake.t SET id = id + 1000 WHERE id = 0"]) == [""]
-    wrong = run("verify", f"iceberg:{found.metadata}", f"ducklake:{lake}", "--as", "main.t", "--json", *found.maps)
+    wrong = run_here("verify", f"iceberg:{found.metadata}", f"ducklake:{lake}", "--as", "main.t", "--json", *found.maps)
     assert wrong.code == 4 and "1 missing" in json.dumps(wrong.json)
-    assert run("doctor", "--json").json["extension ducklake"]["ok"] == "yes"
+    assert run_here("doctor", "--json").json["extension ducklake"]["ok"] == "yes"
 
 
 @pytest.mark.parametrize("backend", ["duckdb", "sqlite"])

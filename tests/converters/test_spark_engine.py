@@ -52,9 +52,11 @@ try:
                 EqualityDeletes(DataFile(path, record_count=count), (1,), 2, 0, everywhere=True)
                 for path, count in given["deletes"]
             ]
-            plan, limit = given["plan"], given["limit"]
-            rows = resolve_equality(engine, f"{home}/staging", plan, FIELDS, data, gone, limit=limit)
-            print("ROWS", json.dumps(rows.to_pylist()), flush=True)
+            found = {}
+            for plan, limit in given["limits"].items():
+                rows = resolve_equality(engine, f"{home}/staging", plan, FIELDS, data, gone, limit=limit)
+                found[plan] = rows.to_pylist()
+            print("ROWS", json.dumps(found), flush=True)
         else:
             rows = Rewriter(engine, str(home / "staging")).run(given.get("plan", "plan"), tasks, watch)
             names = ["task", "path", "record_count", "first_row"]
@@ -106,45 +108,35 @@ def held(home: Path) -> tuple[int, int]:
         return row
 
 
-def test_files_are_rewritten_once_and_reused(tmp_path: Path) -> None:
+def test_files_are_rewritten_once_and_one_bad_file_stops_the_run_by_name(tmp_path: Path) -> None:
     files = sources(tmp_path, 5, 1000)
+    Path(files[4]).write_bytes(b"PAR1 this is none PAR1")
     given = {"home": str(tmp_path), "files": files}
+    said, out, err = drive({**given, "master": "local[1]"})
+    assert said["ERROR"].startswith(f"Unreachable data file {files[4]}"), out + err
+    assert "Traceback" not in out + err
+    kept = {path: path.stat().st_mtime_ns for path in (tmp_path / "out").iterdir()}
+    assert len(kept) == 4
+
+    # what is there is kept, but for a file that vanished
+    sources(tmp_path, 5, 1000)
+    lost = min(kept)
+    lost.unlink()
     said, out, err = drive(given)
     assert [each["task"] for each in said["WRITTEN"]] == list("01234"), out + err
     assert [each["record_count"] for each in said["WRITTEN"]] == [1000] * 5
     assert held(tmp_path) == (5000, 5000)
-    assert said["TOLD"][-1] == [5, 5 * (200 << 20), 0]
+    assert said["TOLD"][-1] == [5, 5 * (200 << 20), 3]
     said_by_java = "Using incubator modules"  # from version 4 on, before anything can be set
     assert [line for line in err.splitlines() if said_by_java not in line] == [], err
     stamps = {path: path.stat().st_mtime_ns for path in (tmp_path / "out").iterdir()}
+    assert {path for path in kept if stamps[path] != kept[path]} == {lost}
 
     # all is there: no Spark is started, so that none need be there
     again, out, err = drive(given, PATH="/nonexistent", JAVA_HOME="/nonexistent")
     assert again["WRITTEN"] == said["WRITTEN"], out + err
     assert again["TOLD"] == [[5, 5 * (200 << 20), 5]]
     assert {path: path.stat().st_mtime_ns for path in (tmp_path / "out").iterdir()} == stamps
-
-    # a file that vanished is written again, the others are not
-    Path(said["WRITTEN"][2]["path"]).unlink()
-    again, out, err = drive(given)
-    assert again["WRITTEN"] == said["WRITTEN"], out + err
-    changed = {path for path in (tmp_path / "out").iterdir() if path.stat().st_mtime_ns != stamps[path]}
-    assert changed == {Path(said["WRITTEN"][2]["path"])}
-
-
-def test_one_bad_file_stops_the_run_by_name_and_the_rest_is_kept(tmp_path: Path) -> None:
-    files = sources(tmp_path, 4, 1000)
-    Path(files[3]).write_bytes(b"PAR1 this is none PAR1")
-    said, out, err = drive({"home": str(tmp_path), "files": files, "master": "local[1]"})
-    assert said["ERROR"].startswith(f"Unreachable data file {files[3]}"), out + err
-    assert "Traceback" not in out + err
-    kept = {path.name: path.stat().st_mtime_ns for path in (tmp_path / "out").iterdir()}
-    assert len(kept) == 3
-    good = sources(tmp_path, 4, 1000)
-    said, out, err = drive({"home": str(tmp_path), "files": good, "master": "local[1]"})
-    assert held(tmp_path) == (4000, 4000), out + err
-    now = {path.name: path.stat().st_mtime_ns for path in (tmp_path / "out").iterdir()}
-    assert {name: now[name] for name in kept} == kept
 
 
 @pytest.mark.exhaustive  # as tests/test_cluster.py does it with a driver, and tests/test_interrupted.py step by step
@@ -225,16 +217,16 @@ def test_equality_deletes_in_the_task_and_as_a_join_say_the_same(tmp_path: Path)
         schema = pa.schema([pa.field("i", pa.int64(), metadata={"PARQUET:field_id": "1"})])
         pq.write_table(pa.table({"i": pa.array(keys, pa.int64())}, schema=schema), path)
         deletes.append((str(path), len(keys)))
-    given = {"home": str(tmp_path), "files": files, "deletes": deletes}
-    small, out, err = drive({**given, "plan": "small", "limit": 100})
-    told = [(Path(r["data_file"]).name, r["position"], Path(r["delete_file"]).name) for r in small["ROWS"]]
+    given = {"home": str(tmp_path), "files": files, "deletes": deletes, "limits": {"small": 100, "large": 1}}
+    said, out, err = drive(given)
+    small = said["ROWS"]["small"]
+    told = [(Path(r["data_file"]).name, r["position"], Path(r["delete_file"]).name) for r in small]
     assert told == [
         ("source-0.parquet", 1, "gone-0.parquet"),
         ("source-0.parquet", 1, "gone-1.parquet"),
         ("source-1.parquet", 500, "gone-0.parquet"),
         ("source-2.parquet", 999, "gone-1.parquet"),
     ], out + err
-    large, out, err = drive({**given, "plan": "large", "limit": 1})
-    assert large["ROWS"] == small["ROWS"], out + err
-    again, out, err = drive({**given, "plan": "large", "limit": 1}, PATH="/nonexistent", JAVA_HOME="/nonexistent")
-    assert again["ROWS"] == small["ROWS"], out + err
+    assert said["ROWS"]["large"] == small, out + err
+    again, out, err = drive(given, PATH="/nonexistent", JAVA_HOME="/nonexistent")
+    assert again["ROWS"] == said["ROWS"], out + err

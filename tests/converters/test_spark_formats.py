@@ -77,7 +77,7 @@ print("FOUND" + json.dumps(found))
 """
 
 
-@pytest.fixture(scope="module", params=["UTC", "America/New_York"])
+@pytest.fixture(scope="module", params=[pytest.param("UTC", marks=pytest.mark.exhaustive), "America/New_York"])
 def made(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, Any]]:
     """The warehouse, written under a time zone of the JVM, and what Iceberg Java reads from it."""
     home = tmp_path_factory.mktemp("warehouse")
