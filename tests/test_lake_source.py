@@ -278,7 +278,7 @@ def test_snapshots_that_were_expired_meanwhile_are_a_conflict(tmp_path: Path) ->
 
 
 @pytest.mark.slow
-def test_commit_of_an_expired_snapshot_keeps_its_number(tmp_path: Path) -> None:
+def test_a_commit_is_called_by_the_snapshot_that_shows_it(tmp_path: Path) -> None:
     attach = str(tmp_path / "lake.ducklake")
     inserts = tuple(f"INSERT INTO lake.t SELECT {number} FROM range(20)" for number in range(3))
     other = ("CREATE TABLE lake.other (a INTEGER)",)
@@ -287,8 +287,9 @@ def test_commit_of_an_expired_snapshot_keeps_its_number(tmp_path: Path) -> None:
     source = open_source(attach, Options())
     opened = source.open(next(each for each in source.tables() if each.name == "t"))
     [commit] = opened.table.commits
-    assert (commit.id, commit.summary["ducklake.snapshot-id"]) == ("4", "5")
-    assert sum(batch.num_rows for batch in opened.rows("4")) == 60
+    assert (commit.id, commit.changed, commit.summary["ducklake.snapshot-id"]) == ("5", "4", "5")
+    assert opened.count("5") == 60
+    assert [sum(batch.num_rows for batch in opened.rows(each)) for each in ("4", "5")] == [60, 60]
     assert Reading(attach).differences(truth(attach)) == []
 
 
