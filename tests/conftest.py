@@ -26,6 +26,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if item.path.stem in ONE_PROCESS:
             item.add_marker(pytest.mark.xdist_group(item.path.stem))
+        if item.get_closest_marker("exhaustive"):  # an -m of one's own takes the place of "not exhaustive"
+            item.add_marker(pytest.mark.slow)
 
 
 @pytest.fixture(scope="session")

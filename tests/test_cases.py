@@ -610,6 +610,7 @@ def test_metadata_file_given_as_uri_is_migrated(name: str, make: Make) -> None:
 # 23: NaN
 
 
+@pytest.mark.slow
 def test_nan_outside_the_bounds_blocks_when_nothing_may_be_rewritten(make: Make) -> None:
     made = make("23")
     before = tree_hash(made.folder)
@@ -642,6 +643,7 @@ def blocked_for(ran: Ran) -> dict[str, set[str]]:
     }
 
 
+@pytest.mark.slow
 def test_columns_equal_without_case_block_their_table(make: Make) -> None:
     made = make("25")
     lake = made.lake("columns")
@@ -665,6 +667,7 @@ def test_tables_equal_without_case_are_all_blocked(make: Make) -> None:
     assert list(lake.parent.iterdir()) == []
 
 
+@pytest.mark.slow
 def test_table_whose_name_collides_migrates_alone(make: Make) -> None:
     made = make("25")
     lake = made.lake("alone")
@@ -687,6 +690,7 @@ def renamed(request: pytest.FixtureRequest, make: Make) -> Lake:
     return Lake(made, file, ran, tree_hash(made.folder) == before)
 
 
+@pytest.mark.slow
 def test_names_link_files_without_field_ids_at_every_level(renamed: Lake) -> None:
     assert renamed.ran.code == 0, renamed.ran.out
     assert renamed.source_untouched

@@ -398,6 +398,7 @@ def register(catalog: Any, name: tuple[str, ...], kind: str) -> None:
     catalog.register_table(name, str(case(kind).metadata))
 
 
+@pytest.mark.slow
 def test_a_sql_catalog_in_sqlite_is_read_and_not_changed(tmp_path: Path) -> None:
     file = tmp_path / "catalog.db"
     made = sql_catalog(file)
@@ -461,6 +462,7 @@ def test_other_kinds_of_catalogs_are_opened_by_pyiceberg(tmp_path: Path) -> None
     assert glue.code == 2 and "pyiceberg[glue]" in glue.json["error"], glue.out
 
 
+@pytest.mark.slow
 def test_a_namespace_that_cannot_be_listed_drops_no_table_of_a_mirror(rest: Rest, tmp_path: Path) -> None:
     from bridge.mirroring.rounds import catch_up
 

@@ -205,6 +205,7 @@ def test_table_is_blocked_for_its_reason(entry: Entry, tmp_path: Path) -> None:
     assert entry.untouched()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("entry", chosen(IN_SQLITE, {*IN_SQLITE[3:]}))
 def test_table_migrates_into_a_sqlite_catalog(entry: Entry, tmp_path: Path) -> None:
     lake = tmp_path / "lake.sqlite"
@@ -237,6 +238,7 @@ def test_filters_and_times_answer_as_the_whole_table_does(entry: Entry, tmp_path
     assert judge(str(lake), [Subject("main.t", tuple(versions))], scratch=tmp_path / "s", change=False, filters=8) == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("to", ["timestamptz", "timestamp_ns"])
 def test_nanosecond_instants_migrate_with_a_type_map(to: str, tmp_path: Path) -> None:
     entry, lake = ENTRIES["empty_v3_ts_ns"], tmp_path / "lake.ducklake"

@@ -131,6 +131,7 @@ def undone(tmp_path: Path) -> tuple[Case, list[pa.Table]]:
     return found, [*held[:2], held[0]]
 
 
+@pytest.mark.slow
 def test_rows_that_come_back_are_there_again(tmp_path: Path) -> None:
     found, states = undone(tmp_path)
     lake = tmp_path / "lake.ducklake"
@@ -255,6 +256,7 @@ def test_deletes_that_only_history_needs_cost_that_history(tmp_path: Path) -> No
     assert judge(str(lake), [subject(found, lake)], scratch=tmp_path / "judge", change=False, filters=4) == []
 
 
+@pytest.mark.slow
 def test_dangling_deletes_name_nothing(tmp_path: Path) -> None:
     """Positions beyond the file and files that the table has not are no rows."""
     found = copied("v2_mor_partgran", tmp_path / "source")

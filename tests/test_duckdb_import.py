@@ -462,6 +462,7 @@ def test_equal_values_stay_those_that_they_are(tmp_path: Path) -> None:
                 assert connection.execute(f"SELECT count(*) FROM ({before}) WHERE p > d").fetchall() == [(0,)]
 
 
+@pytest.mark.slow
 def test_rows_that_differ_in_the_sign_of_zero_alone_are_told(tmp_path: Path) -> None:
     from converters.ducklake.catalog.places import Place
     from converters.ducklake.scanner import compare_rows
@@ -523,6 +524,7 @@ def test_files_are_split_at_the_lakes_size_and_sorted(tmp_path: Path) -> None:
             assert all(high + 1 == low for (_, high), (low, _) in pairwise(ids))
 
 
+@pytest.mark.slow
 def test_a_layout_that_cannot_be_is_refused(tmp_path: Path) -> None:
     source = made(tmp_path / "s.duckdb", 'CREATE TABLE t (i INTEGER, d DOUBLE, "a=b, c" VARCHAR)')
     for option, text, expected in (

@@ -243,6 +243,7 @@ def test_spark_deletes_the_files_that_were_told_of(tmp_path: Path) -> None:
     assert found.expiring is not None and found.expiring.gone == len(gone)
 
 
+@pytest.mark.slow
 @SERVERS
 def test_a_lake_that_expires_what_is_published(attach: str, tmp_path: Path) -> None:
     lake = Followed(tmp_path, catalog=False, attach=attach)
@@ -271,6 +272,7 @@ def test_a_lake_that_expires_what_is_published(attach: str, tmp_path: Path) -> N
 EXPIRE = "CALL ducklake_expire_snapshots('lake', older_than => now())"
 
 
+@pytest.mark.slow
 @SERVERS
 def test_rows_that_went_with_what_a_lake_has_expired_go_from_the_target(attach: str, tmp_path: Path) -> None:
     """A data file whose rows were all deleted: the catalog holds nothing of it once its snapshots are gone."""
@@ -290,6 +292,7 @@ def test_rows_that_went_with_what_a_lake_has_expired_go_from_the_target(attach: 
     assert lake.tables()["main.t"] == before
 
 
+@pytest.mark.slow
 def test_what_a_merged_file_tells_of_what_was_expired_is_called_by_a_kept_snapshot(tmp_path: Path) -> None:
     lake = Followed(tmp_path, catalog=False)
     lake.do("CALL lake.set_option('data_inlining_row_limit', 10)", "CREATE TABLE u AS SELECT 1 AS i")
@@ -302,6 +305,7 @@ def test_what_a_merged_file_tells_of_what_was_expired_is_called_by_a_kept_snapsh
     assert ids_of(lake, "t") == [[*range(9)]]
 
 
+@pytest.mark.slow
 def test_a_lake_that_follows_a_lake_learns_what_went_with_expired_snapshots(tmp_path: Path) -> None:
     lake, other = Followed(tmp_path, catalog=False), f"sqlite:{tmp_path}/other.sqlite"
     lake.do("CREATE TABLE t AS SELECT i AS id FROM range(5) r(i)", "INSERT INTO t FROM range(100, 105)")

@@ -158,6 +158,7 @@ def test_a_loss_blocks_when_strict_unless_it_is_accepted(tmp_path: Path) -> None
     assert migrate_case(found, str(lake), "--strict", "--accept", "partition-bucket").code == 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["stats_none", "stats_nan"])
 def test_unchecked_files_that_may_hide_nan_are_a_risk_to_be_taken_by_name(kind: str, tmp_path: Path) -> None:
     found, lake = case(kind), tmp_path / "lake.ducklake"
@@ -166,6 +167,7 @@ def test_unchecked_files_that_may_hide_nan_are_a_risk_to_be_taken_by_name(kind: 
     assert migrate_case(found, str(lake), "--check-files", "none", "--accept", "unchecked-doubt").code == 0
 
 
+@pytest.mark.slow
 def test_every_option_is_an_environment_variable(tmp_path: Path) -> None:
     found, lake = case("v2_cow"), tmp_path / "lake.ducklake"
     ran = run(

@@ -158,6 +158,7 @@ def followed(request: pytest.FixtureRequest, tmp_path: Path) -> Followed:
             return Followed(tmp_path, f"{backend}{tmp_path}/lake.db")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("followed", BACKENDS, indirect=True)
 def test_a_key_concerns_the_files_whose_bounds_hold_it(followed: Followed) -> None:
     """Each kind of key in a file of its own; beside those files what no statistics tell of."""
@@ -170,6 +171,7 @@ def test_a_key_concerns_the_files_whose_bounds_hold_it(followed: Followed) -> No
     assert followed.is_right() and {len(followed.rows[str(first)]) for first in FIRST} == {3}
 
 
+@pytest.mark.slow
 def test_null_keys_and_keys_of_several_columns(followed: Followed) -> None:
     """NULL is a key of its own, which bounds do not tell of; of several columns one that has nothing in common is
     enough."""

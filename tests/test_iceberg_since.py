@@ -58,6 +58,7 @@ def made(monkeypatch: pytest.MonkeyPatch, place: Path, files: int, per: int, rea
     return Growing(place / shape.name)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("version", [2, 3])
 def test_small_deletes_open_nothing_that_they_do_not_concern(
     version: int, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
@@ -196,6 +197,7 @@ def test_old_deletes_apply_to_a_file_that_comes_back_as_old_as_it_was(
     assert found[-2].partial == (kind != "equality"), "before it came back"
 
 
+@pytest.mark.slow
 def test_an_owned_table_is_followed_by_what_changed(tmp_path: Path) -> None:
     mirrored = Mirrored(tmp_path, options=bridge.Options(verify="none", ownership="adopt"))
     life = mirrored.add()

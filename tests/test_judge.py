@@ -293,6 +293,7 @@ BREAKS: dict[str, tuple[Sequence[str], str, dict[str, bool]]] = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "case",
     [

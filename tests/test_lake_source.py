@@ -89,6 +89,7 @@ def lake(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
+@pytest.mark.slow
 def test_every_snapshot_is_what_duckdb_reads(lake: Path) -> None:
     assert Reading(str(lake)).differences(truth(str(lake))) == []
 

@@ -111,6 +111,7 @@ def other_process(directory: Path) -> Iterator[subprocess.Popen[str]]:
         process.wait()
 
 
+@pytest.mark.slow
 def test_work_of_a_living_process_stays_until_it_is_dead(lake: Lake) -> None:
     with other_process(lake.root) as process:
         assert len(lake.sweep({TABLE: OTHER})) == 6

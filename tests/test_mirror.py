@@ -159,6 +159,7 @@ def test_each_commit_becomes_one_snapshot_once(backend: str, tmp_path: Path) -> 
     assert mirrored.wrong() == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("steps", "twice"),
     [
@@ -272,6 +273,7 @@ def used_afterwards(mirrored: Mirrored, name: str) -> list[str]:
     return said if tree_hash(mirrored.root / "wh") == source else [*said, "files of the source were changed"]
 
 
+@pytest.mark.slow
 def test_names_that_go_from_one_table_to_another(mirrored: Mirrored) -> None:
     """Two tables swap theirs, and a third takes that of one that was dropped."""
     a, b, c = mirrored.add("db.a", 1), mirrored.add("db.b", 2), mirrored.add("db.c", 3)
@@ -300,6 +302,7 @@ def looked_into(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(DuckLakeTarget, "kept_open", lambda _: nullcontext())
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("looked_into")
 @pytest.mark.parametrize("step", ["registered", "commit"])
 def test_a_round_that_another_mirror_made_first_is_not_made_again(
@@ -328,6 +331,7 @@ def test_a_round_that_another_mirror_made_first_is_not_made_again(
     assert mirrored.commits() == life.line and mirrored.wrong() == []
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("looked_into")
 @pytest.mark.parametrize("step", ["drop", "move"])
 def test_another_mirror_that_follows_the_names_first_is_looked_at_again(
@@ -362,6 +366,7 @@ def test_another_mirror_that_follows_the_names_first_is_looked_at_again(
     assert mirrored.wrong() == []
 
 
+@pytest.mark.slow
 def test_the_name_that_a_renamed_table_had_may_become_anothers(mirrored: Mirrored) -> None:
     a, b = mirrored.add("db.a", 1), mirrored.add("db.b", 2)
     for each in (a, b):
@@ -383,6 +388,7 @@ def test_the_name_that_a_renamed_table_had_may_become_anothers(mirrored: Mirrore
     assert states(mirrored.round()) == {"db.x": "current", "db.b": "conflict", "db.a": "current"}
 
 
+@pytest.mark.slow
 def test_a_renamed_table_that_cannot_be_opened_for_now_is_not_dropped(mirrored: Mirrored) -> None:
     life = mirrored.add("db.a", 1)
     mirrored.add("db.c", 3)
@@ -402,6 +408,7 @@ def test_a_renamed_table_that_cannot_be_opened_for_now_is_not_dropped(mirrored: 
     assert mirrored.ids()["db.x"] == before and mirrored.wrong() == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("on_drop", ["keep", "drop"])
 def test_a_dropped_table(on_drop: str, mirrored: Mirrored) -> None:
     life, other = mirrored.add("db.t", 1), mirrored.add("other.t", 2)
@@ -441,6 +448,7 @@ def test_a_table_that_was_made_anew_begins_again(backend: str, tmp_path: Path) -
     assert used_afterwards(mirrored, "db.t") == []
 
 
+@pytest.mark.slow
 def test_new_tables_and_schemas_that_match_are_taken_up(mirrored: Mirrored) -> None:
     does(mirrored.add("db.t"), "append")
     mirrored.round(tables=("**.t*",))
@@ -451,6 +459,7 @@ def test_new_tables_and_schemas_that_match_are_taken_up(mirrored: Mirrored) -> N
     assert mirrored.wrong() == []
 
 
+@pytest.mark.slow
 def test_what_somebody_else_wrote_stops_that_table_alone(mirrored: Mirrored) -> None:
     a, b, c = mirrored.add("db.a", 1), mirrored.add("db.b", 2), mirrored.add("db.c", 3)
     for each in (a, b, c):
@@ -473,6 +482,7 @@ def test_what_somebody_else_wrote_stops_that_table_alone(mirrored: Mirrored) -> 
     assert mirrored.ids().keys() == {"db.a", "db.b", "db.c"}
 
 
+@pytest.mark.slow
 def test_what_somebody_else_wrote_is_found_when_its_snapshot_has_expired(tmp_path: Path) -> None:
     """A later commit and an ordinary expiry take away what says who wrote to a table; its own rows still tell."""
     mirrored = Mirrored(tmp_path, "sqlite:")
@@ -532,6 +542,7 @@ def test_two_mirrors_that_lead_back_do_not_feed_each_other(tmp_path: Path) -> No
     assert states(mirrored.round()) == {"db.t": "current"}
 
 
+@pytest.mark.slow
 def test_a_name_that_a_renamed_table_left_is_free(mirrored: Mirrored) -> None:
     first = mirrored.add()
     does(first, "append")
@@ -557,6 +568,7 @@ def test_a_name_that_somebody_else_has_stops_the_rename(mirrored: Mirrored) -> N
     assert states(made) == {"db.mine": "conflict"} and "db.mine exists in" in made.tables[0].message
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("away", "anew"),
     [("DROP TABLE {}", "TABLE {} AS SELECT 1 AS id"), ("ALTER TABLE {} RENAME TO x", "VIEW {} AS SELECT 1 AS id")],
@@ -577,6 +589,7 @@ def test_a_table_that_somebody_else_put_another_in_the_place_of(away: str, anew:
         assert lake.execute("SELECT * FROM db.t").fetchall() == [(1,)]
 
 
+@pytest.mark.slow
 def test_two_pairs_of_one_source_leave_each_other_alone(mirrored: Mirrored) -> None:
     life = mirrored.add()
     does(life, "append")
@@ -589,6 +602,7 @@ def test_two_pairs_of_one_source_leave_each_other_alone(mirrored: Mirrored) -> N
     assert mirrored.ids().keys() == {"one.moved", "two.moved"}
 
 
+@pytest.mark.slow
 def test_an_owner_is_not_given_a_file_that_comes_back(mirrored: Mirrored) -> None:
     """Its maintenance deletes the file when it expires the snapshots in which it was there before."""
     mirrored.options = replace(mirrored.options, ownership="adopt")

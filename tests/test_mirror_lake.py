@@ -212,6 +212,7 @@ def test_a_lake_that_was_restored_from_a_backup_is_said(followed: Followed, tmp_
     assert followed.wrong({"main.t": "t", "main.u": "u"}, tmp_path / "judge") == []
 
 
+@pytest.mark.slow
 def test_what_somebody_else_wrote_is_named_and_never_dropped(followed: Followed) -> None:
     followed.do("CREATE TABLE t AS SELECT 1 AS i")
     followed.round()
@@ -224,6 +225,7 @@ def test_what_somebody_else_wrote_is_named_and_never_dropped(followed: Followed)
         assert str(other) in made.tables[0].message and str(other) in followed.tables()["main.t"].read_text()
 
 
+@pytest.mark.slow
 def test_a_table_that_somebody_renamed_in_the_catalog_is_not_published_anew(tmp_path: Path) -> None:
     """It lies where another one of the name would, and is still ours; one that was dropped there comes again."""
     followed = Followed(tmp_path, True)
@@ -250,6 +252,7 @@ def test_a_table_that_somebody_renamed_in_the_catalog_is_not_published_anew(tmp_
     assert followed.wrong({"main.u": "u", "main.d": "d"}, tmp_path / "judge") == []
 
 
+@pytest.mark.slow
 def test_a_catalog_that_refuses_commits_leaves_no_file_a_try(tmp_path: Path) -> None:
     followed = Followed(tmp_path, True)
     followed.do("CREATE TABLE t AS SELECT 1 AS i")
@@ -266,6 +269,7 @@ def test_a_catalog_that_refuses_commits_leaves_no_file_a_try(tmp_path: Path) -> 
     assert followed.wrong({"main.t": "t"}, tmp_path / "judge") == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("vectors", [False, True])
 def test_a_delete_file_that_another_took_the_place_of_is_not_missed(vectors: bool, tmp_path: Path) -> None:
     """The lake schedules it for deletion at once; published snapshots have their own."""
@@ -333,6 +337,7 @@ def test_a_table_that_another_mirror_made_anew_is_not_dropped(
     assert said == {"main.t": ("applied", ""), "main.u": ("current", "")}  # what it was made anew from is said once
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("broken", ["directory", "metadata"])
 def test_a_table_that_cannot_be_written_holds_up_no_other(broken: str, tmp_path: Path) -> None:
     """It is tried again by itself, and has each commit once when what was wrong is put right."""
@@ -379,6 +384,7 @@ def test_a_table_that_cannot_be_written_holds_up_no_other(broken: str, tmp_path:
     assert len(commits) == len(set(commits)) == {"directory": 1, "metadata": 2}[broken]
 
 
+@pytest.mark.slow
 def test_a_source_that_is_held_for_now_is_no_conflict_of_a_table(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -45,6 +45,7 @@ def copied(kind: str, place: Path) -> Case:
     return Copied(kind, found.facts)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("backend", ["", "sqlite:"])
 @pytest.mark.parametrize("kind", ["v2_cow", pytest.param("long_delete_cow_part", marks=pytest.mark.slow)])
 def test_shared_source_survives_maintenance(kind: str, backend: str, tmp_path: Path) -> None:
@@ -60,6 +61,7 @@ def test_shared_source_survives_maintenance(kind: str, backend: str, tmp_path: P
         assert any("CHECK" in each for each in said)
 
 
+@pytest.mark.slow
 @BOTH
 def test_the_guard_is_what_saves_the_source(backend: str, tmp_path: Path) -> None:
     """The same script without the guard deletes files: it can fail."""

@@ -109,6 +109,7 @@ def test_every_kind_answers_as_its_source(engine: str, copies: Copies, tmp_path:
     assert unexpected(judge_iceberg(copies(KINDS), [engine], tmp_path, timeout=3000), engine) == []
 
 
+@pytest.mark.slow
 def test_some_kinds_answer_as_their_source(tmp_path: Path) -> None:
     made = [published(each, tmp_path / "warehouse") for each in QUICK]
     assert judge_iceberg(made, ["pyiceberg"], tmp_path / "judge") == []
@@ -316,6 +317,7 @@ def test_files_with_snapshot_numbers_are_rewritten_for_version_3(tmp_path: Path)
     assert report.exit_code == 0 and not report.faults
 
 
+@pytest.mark.slow
 def test_row_ids_are_the_lake_s(lake: Lake) -> None:
     lake.do(*CHANGES[:4])
     lake.publish(format_version=3)
@@ -626,6 +628,7 @@ def test_rows_that_the_lake_moves_to_files_of_the_past_stay(merged: bool, lake: 
     assert lake.publish().plan.tables[0].action.value == "nothing"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dropped", [False, True])
 def test_rows_that_go_to_files_while_they_are_published_are_published_the_next_time(
     dropped: bool, lake: Lake, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -768,6 +771,7 @@ def test_files_without_a_column_as_young_as_they_are_have_its_default(lake: Lake
     assert judge_iceberg(made, ["pyiceberg", "duckdb"], tmp_path / "judge") == []
 
 
+@pytest.mark.slow
 def test_expired_snapshots_leave_the_metadata_though_nothing_else_is_new(lake: Lake, tmp_path: Path) -> None:
     lake.do(*CHANGES[:4])
     lake.publish(verify="none")

@@ -121,6 +121,7 @@ def test_a_run_that_is_stopped_at_any_step_is_run_again(
     assert judge_iceberg([lake.expected()], ["pyiceberg"], tmp_path / "judge") == []
 
 
+@pytest.mark.slow
 def test_of_two_that_publish_at_once_the_second_says_so_and_leaves_nothing(
     lake: Lake, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -167,6 +168,7 @@ def killed_after_its_commit(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None
     assert list((lake.warehouse / ".bridge-staging").rglob("work.json"))
 
 
+@pytest.mark.slow
 def test_what_was_published_stays_where_the_table_cannot_be_seen(
     inlined: Lake, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -179,6 +181,7 @@ def test_what_was_published_stays_where_the_table_cannot_be_seen(
     assert inlined.publish(verify="none").exit_code == 0 and whole(place)
 
 
+@pytest.mark.slow
 def test_what_another_run_published_before_it_was_killed_stays(inlined: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
     """It does so while this one is about to remove what is left of others."""
     place = inlined.warehouse / "main/t"
@@ -199,6 +202,7 @@ def test_what_another_run_published_before_it_was_killed_stays(inlined: Lake, mo
     assert inlined.publish(verify="none").plan.tables[0].action.value == "nothing" and whole(place)
 
 
+@pytest.mark.slow
 def test_the_hint_of_a_run_that_is_late_does_not_lead_back(inlined: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
     """Another one commits between its version and its hint."""
     place, real = inlined.warehouse / "main/t", Warehouse._hint

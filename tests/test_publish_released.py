@@ -34,6 +34,7 @@ def rest(tmp_path: Path) -> Iterator[Rest]:
         yield server
 
 
+@pytest.mark.slow
 def test_release_removes_a_published_table_and_no_data_file(lake: Lake) -> None:
     target = f"iceberg:{lake.warehouse}"
     assert lake.publish(verify="none").exit_code == 0
@@ -51,6 +52,7 @@ def test_release_removes_a_published_table_and_no_data_file(lake: Lake) -> None:
     assert again.exit_code == 0 and again.plan.tables[0].action.value == "create"
 
 
+@pytest.mark.slow
 def test_what_somebody_else_wrote_is_not_released_unless_told(lake: Lake) -> None:
     target = f"iceberg:{lake.warehouse}"
     lake.publish(verify="none")
@@ -64,6 +66,7 @@ def test_what_somebody_else_wrote_is_not_released_unless_told(lake: Lake) -> Non
     assert len(bridge.release(target, ["t"], discard=True)) == 1
 
 
+@pytest.mark.slow
 def test_a_branch_of_somebody_else_is_not_released_unless_told(lake: Lake) -> None:
     lake.publish(verify="none")
     path, metadata = current(lake.warehouse / "main/t")
@@ -73,6 +76,7 @@ def test_a_branch_of_somebody_else_is_not_released_unless_told(lake: Lake) -> No
         bridge.release(f"iceberg:{lake.warehouse}", ["t"])
 
 
+@pytest.mark.slow
 def test_a_commit_while_a_table_is_released_is_a_conflict(lake: Lake) -> None:
     from converters.iceberg.warehouse import Warehouse
 
@@ -160,6 +164,7 @@ def test_adopted_tables_stay_adopted_and_are_released(kind: str, lake: Lake, res
     assert bridge.plan(f"ducklake:{lake.file}", target, options).tables[0].action.value == "create"
 
 
+@pytest.mark.slow
 def test_a_lake_whose_last_table_was_dropped_tells_what_stays(lake: Lake) -> None:
     lake.publish(verify="none")
     lake.do("DROP TABLE t")

@@ -102,6 +102,7 @@ def test_maintenance_and_other_definitions_are_read_whole(lake: Lake) -> None:
     assert {read_after(lake, name=name) for name in every} == {None}, "an expired snapshot may have done anything"
 
 
+@pytest.mark.slow
 def test_a_catalog_that_does_not_tell_what_was_done_is_read_whole(lake: Lake, tmp_path: Path) -> None:
     lake.do(*PLAIN, "INSERT INTO t SELECT i, 'w' FROM range(100, 130) r(i)")
     assert read_after(lake) == 1

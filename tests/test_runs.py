@@ -58,6 +58,7 @@ def options(found: Case, **more: object) -> bridge.Options:
     return bridge.Options(rename="main.t", verify="none", path_map=bridge.PathMap(pairs), **more)  # type: ignore[arg-type]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "kind",
     sampled([kind for kind in CARRIED if kind not in DIVERGING and kind not in UNSTABLE], QUICK_CUTS, FOLLOWED),
@@ -74,6 +75,7 @@ def test_following_a_table_state_by_state_ends_where_one_run_ends(kind: str, tmp
     assert judge(str(lake), [subject(found, lake)], scratch=tmp_path / "judge", change=False, filters=8) == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", sorted(DIVERGING))
 def test_a_source_that_went_another_way_is_a_conflict(kind: str, tmp_path: Path) -> None:
     found, lake = case(kind), tmp_path / "lake.ducklake"
@@ -98,6 +100,7 @@ def test_a_source_that_went_another_way_is_followed_by_a_difference(kind: str, t
     assert judge(str(lake), [expected], scratch=tmp_path / "judge", filters=6) == []
 
 
+@pytest.mark.slow
 def test_running_again_changes_nothing_and_says_so(tmp_path: Path) -> None:
     lake = tmp_path / "lake.ducklake"
     first = migrate_case(case("evo_struct"), str(lake))
@@ -108,6 +111,7 @@ def test_running_again_changes_nothing_and_says_so(tmp_path: Path) -> None:
     assert lake.read_bytes() == content
 
 
+@pytest.mark.slow
 def test_changes_on_both_sides_are_a_conflict(tmp_path: Path) -> None:
     found, lake = case("v2_cow"), tmp_path / "lake.ducklake"
     older = metadata_files(found)[-2]
@@ -166,6 +170,7 @@ def test_a_lake_with_other_tables_gets_one_more(backend: str, tmp_path: Path) ->
         assert clash.code == 3 and clash.codes()["blocked"] == ["target-exists"]
 
 
+@pytest.mark.slow
 def test_a_warehouse_is_merged_into_one_history(tmp_path: Path) -> None:
     """Two tables whose commits alternate: the lake's snapshots are ordered by time, AS OF answers for both."""
     from pyiceberg.catalog.sql import SqlCatalog
@@ -219,6 +224,7 @@ class Broken(Exception):
     """What the failing catalog raises."""
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("existing", [False, pytest.param(True, marks=pytest.mark.slow)])
 @BOTH
 def test_a_failure_at_any_insert_leaves_nothing(
@@ -363,6 +369,7 @@ def test_interrupting_leaves_nothing(tmp_path: Path) -> None:
     assert tree_hash(found.home) == before
 
 
+@pytest.mark.slow
 def test_the_report_is_saved(tmp_path: Path) -> None:
     report = tmp_path / "report.json"
     assert migrate_case(case("v1_basic"), str(tmp_path / "lake.ducklake"), "--report", str(report)).code == 0

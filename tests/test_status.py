@@ -108,6 +108,7 @@ KEYS = {
 }  # fmt: skip
 
 
+@pytest.mark.slow
 def test_the_command_over_a_warehouse(tmp_path: Path) -> None:
     """Current, behind, absent and unreadable side by side: one that is wrong stops no other."""
     from pyiceberg.catalog.sql import SqlCatalog

@@ -82,6 +82,7 @@ def edited(lake: Path, statement: str) -> None:
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("statement", "said"),
     [
@@ -114,6 +115,7 @@ def test_files_that_are_no_catalog_stay_as_they_are(content: bytes, backend: str
     assert lake.read_bytes() == content and [path.name for path in tmp_path.iterdir()] == ["lake.db"]
 
 
+@pytest.mark.slow
 def test_row_ids_are_the_sources_own(tmp_path: Path) -> None:
     found, lake = case("v3_lineage"), tmp_path / "lake.ducklake"
     assert migrate_case(found, str(lake)).code == 0
