@@ -72,20 +72,19 @@ class SqlHome:
 
     def find(self, name: TableName) -> tuple[TableName, Held] | None:
         """The row of the name, or one that differs in case alone."""
-        query = sa.select(TABLES.c.table_namespace, TABLES.c.table_name, TABLES.c.metadata_location).where(
-            TABLES.c.catalog_name == self._settings.name
-        )
+        query = sa.select(TABLES.c.table_namespace, TABLES.c.table_name, TABLES.c.metadata_location)
         with self._asked() as connection:
-            rows = list(connection.execute(query))
-        by_name = {(namespace, table): place for namespace, table, place in rows}
-        wanted = (".".join(name.namespace), name.name)
-        alike = [each for each in by_name if tuple(map(str.casefold, each)) == tuple(map(str.casefold, wanted))]
-        key = wanted if wanted in by_name else next(iter(alike), None)
-        if key is None:
+            rows = connection.execute(query.where(self._is(name))).all()
+            if not rows:
+                every = connection.execute(query.where(TABLES.c.catalog_name == self._settings.name))
+                wanted = ".".join(name.namespace).casefold(), name.name.casefold()
+                rows = [each for each in every if (each[0].casefold(), each[1].casefold()) == wanted]
+        if not rows:
             return None
-        path = normalise(by_name[key])
-        levels = tuple(key[0].split(".")) if key[0] else ()
-        return TableName(levels, key[1]), Held(path, load(path))
+        namespace, table, place = rows[0]
+        path = normalise(place)
+        levels = tuple(namespace.split(".")) if namespace else ()
+        return TableName(levels, table), Held(path, load(path))
 
     def names(self, namespace: tuple[str, ...]) -> Sequence[TableName]:
         """The rows of a namespace."""
