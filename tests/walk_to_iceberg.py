@@ -245,8 +245,10 @@ class ToIceberg:
             held.setdefault(meta["table-uuid"], set()).update(commit for _, commit in _kept(meta))
         for hint in fresh.rglob("version-hint.text"):
             meta = json.loads((hint.parent / f"v{hint.read_text()}.metadata.json").read_text())
-            if missing := {commit for _, commit in _kept(meta)} - held.get(meta["table-uuid"], set()):
-                said.append(f"{hint.parent.parent.name}: no snapshot stands for {sorted(missing)}")
+            here = held.get(meta["table-uuid"], set())
+            missing = [commit for commit, changed in _stated(meta) if commit not in here and changed not in here]
+            if missing:
+                said.append(f"{hint.parent.parent.name}: no snapshot stands for {missing}")
         return said + self._judge(subjects)
 
     @property
@@ -263,6 +265,15 @@ def _loaded(path: str) -> pa.Table:
 def _kept(meta: Mapping[str, Any]) -> list[tuple[int, int]]:
     """(snapshot, source commit), in order."""
     return [(each["snapshot-id"], int(each["summary"]["ducklake-bridge.source-commit"])) for each in meta["snapshots"]]
+
+
+def _stated(meta: Mapping[str, Any]) -> list[tuple[int, int]]:
+    """(source commit, the last change that was still known when it was published for the first time)."""
+    name = "ducklake-bridge.last-change"
+    return [
+        (commit, int(each["summary"].get(name, commit)))
+        for each, (_, commit) in zip(meta["snapshots"], _kept(meta), strict=True)
+    ]
 
 
 def _bookmark(meta: Mapping[str, Any]) -> Any:
