@@ -12,7 +12,7 @@ import json
 import sys
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import partial
 from typing import Any
 
@@ -34,10 +34,14 @@ class Writer:
         backend = attach.partition(":")[0]
         self._shared = backend in ("sqlite", "postgres")
         self._schema = '"public".' if backend == "postgres" else ""
-        self._lake = connect(*needed(backend if self._shared else "duckdb"))
-        self._lake.execute("SET TimeZone = 'UTC'; SET threads = 1")
+        self._connect = lambda: connect(*needed(backend if self._shared else "duckdb"))
         self._attach = f"ATTACH 'ducklake:{attach}' AS lake ({options})"
-        if self._shared:
+        self._begin(self._shared)
+
+    def _begin(self, attached: bool) -> None:
+        self._lake = self._connect()
+        self._lake.execute("SET TimeZone = 'UTC'; SET threads = 1")
+        if attached:
             self._lake.execute(self._attach)
 
     @contextmanager
@@ -58,6 +62,9 @@ class Writer:
                 return ""
             except duckdb.Error as error:
                 said = str(error)
+                if "database has been invalidated" in said:  # it fell over something of its own
+                    self._begin(True)
+                    continue
                 if not any(each in said.lower() for each in _BUSY):
                     return said
                 time.sleep(0.1)
@@ -70,7 +77,8 @@ class Writer:
                     self._lake.execute(each)
             except duckdb.Error:
                 if len(statements) > 1:
-                    self._lake.execute("ROLLBACK")
+                    with suppress(duckdb.Error):
+                        self._lake.execute("ROLLBACK")
                 raise
 
         with self.held():
