@@ -178,7 +178,7 @@ class DuckDB:
     """DuckDB's iceberg extension."""
 
     def __init__(self) -> None:
-        if (root := str(Path(__file__).resolve().parents[1])) not in sys.path:
+        if (root := str(Path(__file__).resolve().parents[1])) != sys.path[0]:  # tests/converters is not what is meant
             sys.path.insert(0, root)
         import duckdb
 
