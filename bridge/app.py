@@ -339,7 +339,8 @@ def verify(
                 raise
             checks.append(Check(f"{to}: can be read at the source", error.message))
             continue
-        ids = [commit.id for commit in recalled(table, there).commits]
+        known = recalled(table, there)
+        ids = [commit.id for commit in known.commits]
         if there.bookmark.commit != (ids[-1] if ids else ""):
             checks.append(
                 Check(
@@ -352,7 +353,7 @@ def verify(
             checks.append(Check(f"{to}: only its files were rearranged in the lake ({there.bookmark.changed_by})"))
         elif there.bookmark.changed_by:
             checks.append(Check(f"{to}: unchanged in the lake", f"changed there since: {there.bookmark.changed_by}"))
-        read = partial(read_whole, opened, name, there, progress)
+        read = partial(read_whole, table, known, progress)
         plan_ = decided(read, lake, name, to, {}, replace(options, rewrite="when-needed"), progress)
         if plan_.action is Action.BLOCKED and len(names) > 1:
             checks.append(Check(f"{to}: can be compared", str(plan_.blockers[0])))

@@ -72,10 +72,9 @@ def read_one(
     return _files(source.open(name), there, options, progress)
 
 
-def read_whole(source: Source, name: TableName, there: TargetTable, progress: ProgressSink) -> Read:
-    """Open a table and read all its files, to compare them with what a target holds."""
-    opened = source.open(name)
-    return recalled(opened, there), opened.files(progress), False
+def read_whole(opened: SourceTable, table: Table, progress: ProgressSink) -> Read:
+    """A table, called as its target calls it, with all its files, to compare them with what the target holds."""
+    return table, opened.files(progress), False
 
 
 def _files(opened: SourceTable, there: TargetTable | None, options: Options, progress: ProgressSink) -> Read:

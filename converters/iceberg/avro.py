@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 from collections.abc import Collection, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
 import fastavro
@@ -52,10 +53,8 @@ def read_frame(content: bytes, schema: Mapping[str, Any], unnest: str | None = N
 
 def read_records(content: bytes) -> list[dict[str, Any]]:
     """The records one by one; for small files and rare fields."""
-    try:
+    with _decoding():
         return [record for record in fastavro.reader(io.BytesIO(content)) if isinstance(record, dict)]
-    except DAMAGED as error:
-        raise ValueError(f"damaged: {error}") from error
 
 
 _FEW = 50
@@ -72,27 +71,29 @@ def records_mentioning(content: bytes, texts: Collection[str]) -> Iterator[dict[
         yield from read_records(content)
         return
     for block in _blocks(content, texts):
-        try:
+        with _decoding():
             records = [record for record in block if isinstance(record, dict)]
-        except DAMAGED as error:
-            raise ValueError(f"damaged: {error}") from error
         yield from records
 
 
 def _blocks(content: bytes, texts: Collection[str]) -> Iterator[Any]:
     wanted = [each.encode() for each in texts]
-    try:
+    with _decoding():
         for block in fastavro.block_reader(io.BytesIO(content)):
             held: bytes = block.bytes_.getvalue()  # type: ignore[attr-defined]  # its stub tells less than it has
             if any(each in held for each in wanted):
                 yield block
-    except DAMAGED as error:
-        raise ValueError(f"damaged: {error}") from error
 
 
 def file_metadata(content: bytes) -> dict[str, str]:
     """The key-value pairs of an Avro file's header."""
-    try:
+    with _decoding():
         return dict(fastavro.reader(io.BytesIO(content)).metadata)
+
+
+@contextmanager
+def _decoding() -> Iterator[None]:
+    try:
+        yield
     except DAMAGED as error:
         raise ValueError(f"damaged: {error}") from error
