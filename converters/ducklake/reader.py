@@ -116,6 +116,7 @@ class LakeSource:
             raise Unreachable(error.message, hint="name a lake") from error
         self.base, self.data_path = _data_path(self.state, place, options)
         self._tables = {self._name(each): each for each in self.state.tables if each.live(self.state.head)}
+        self._read: dict[TableName, LakeSourceTable] = {}
 
     def _opened(self) -> LakeState:
         with session(self.place) as opened:
@@ -215,7 +216,12 @@ class LakeSource:
         return next((name for name, each in self._tables.items() if each.uuid == source.get("uuid")), None)
 
     def open(self, name: TableName) -> LakeSourceTable:
-        """Read a table's definition and history."""
+        """A table's definition and history, which are read once."""
+        if name not in self._read:
+            self._read[name] = self._open(name)
+        return self._read[name]
+
+    def _open(self, name: TableName) -> LakeSourceTable:
         version = self._tables[name]
 
         def read(opened: Session) -> tuple[Definition, frozenset[FieldId]]:

@@ -68,7 +68,6 @@ class LakeFiles:
         is_trimmed: bool = False,
         since: int | None = None,
         rest: int | None = 0,
-        spool: StatSpool | None = None,
     ) -> None:
         self.table: pa.Table = files.select(DATA_FILES.names).to_arrow().cast(DATA_FILES)
         self.deletes: pa.Table = deleted.to_arrow().cast(DELETED_ROWS)
@@ -84,7 +83,7 @@ class LakeFiles:
         self._files = files.select(_HELD)
         self._columns = columns
         self._fetch = fetch
-        self._spool = spool
+        self._spool: StatSpool | None = None
         self._held: dict[str, frozenset[int]] = {}
         self._is_trimmed = is_trimmed
 
@@ -305,24 +304,22 @@ def read_files(
         said = f"{len(files)} data files are taken as the catalog says"
         findings.append(Finding(Code.FILES_UNCHECKED, str(table.name), said))
 
+    concerned = pieces["data_file_id"].drop_nulls().unique() if later is not None else None
+
     def fetch(spool: StatSpool) -> None:
         def work(session: Session) -> None:
-            for frame in stat_frames(session, table_id):
+            for frame in stat_frames(session, table_id, later, concerned):
                 spool.add(frame)
 
-        within(work)
+        if concerned is None or len(concerned):
+            within(work)
 
-    spool = None
-    if later is not None:  # it is little
-        spool = StatSpool()
-        for frame in stat_frames(opened, table_id, later):
-            spool.add(frame)
     mappings = [rows.mappings[id_] for id_ in sorted(rows.mappings)]
     known = since if later is not None else None
     born = min(each.begin for each in found.versions)
     trimmed = history.snapshots[0].id > born
     columns = Columns(found)
-    return LakeFiles(pieces, deleted, mappings, problems, findings, columns, fetch, trimmed, known, rows.rest, spool)
+    return LakeFiles(pieces, deleted, mappings, problems, findings, columns, fetch, trimmed, known, rows.rest)
 
 
 class _Place:

@@ -22,6 +22,7 @@ Span = tuple[int, int, int, int]
 def ended_files(session: Session, table_id: int, outside: bool) -> list[Span]:
     """Those of a table that no newer state uses too; with `outside` only files that are not below the data path."""
     each = table("data_file").c
+    ended = sa.select(each.path).where(each.table_id == table_id, each.end_snapshot.is_not(None))
     by_path = (
         sa.select(
             each.path,
@@ -30,7 +31,7 @@ def ended_files(session: Session, table_id: int, outside: bool) -> list[Span]:
             sa.func.max(each.end_snapshot).label("end"),
             sa.func.max(each.file_size_bytes).label("size"),
         )
-        .where(each.table_id == table_id)
+        .where(each.table_id == table_id, each.path.in_(ended))  # few, where a large table lives on
         .group_by(each.path, each.path_is_relative)
         .having(sa.func.count() == sa.func.count(each.end_snapshot))
         .subquery()

@@ -61,6 +61,8 @@ MEASURES = {
 """What a catalog says of a column in a file."""
 _STATS = {"data_file_id": pl.Int64, "column_id": pl.Int64, **MEASURES}
 _HELD = {"row_id": pl.Int64, "begin_snapshot": pl.Int64, "end_snapshot": pl.Int64}
+_NAMED = 5_000
+"""How many ids of files are named in a query; more are looked for again."""
 _NOTED = {"file_id": pl.Int64, "row_id": pl.Int64, "begin_snapshot": pl.Int64}
 
 
@@ -139,6 +141,26 @@ def _concerned(session: Session, catalog: Overlay, table_id: int, later: Later |
     return concerned
 
 
+def _of_files(
+    session: Session, catalog: Overlay, table_id: int, later: Later | None, files: pl.Series
+) -> Condition | None:
+    """Whether an id is that of a data file that something later concerns, `files` being all of these: so few are named,
+    as catalogs have no index that finds them. None: every file is meant."""
+    if later is None:
+        return None
+    if len(files) <= _NAMED:
+        return lambda id_: id_.in_(files.to_list())
+    chosen = catalog.select("data_file", "data_file_id", where=_concerned(session, catalog, table_id, later))
+    return lambda id_: id_.in_(chosen)
+
+
+def _below(table_id: int, of_files: Condition | None) -> Condition:
+    """The rows of a table's files, by the data file that they belong to."""
+    if of_files is None:
+        return _mine(table_id)
+    return lambda each: (each.table_id == table_id) & of_files(each.data_file_id)
+
+
 def _changed(each: Any, later: Later) -> sa.ColumnElement[bool]:
     return sa.or_(each.begin_snapshot > later.snapshot, each.end_snapshot > later.snapshot)
 
@@ -146,26 +168,21 @@ def _changed(each: Any, later: Later) -> sa.ColumnElement[bool]:
 def read_rows(session: Session, table_id: int, head: int, later: Later | None = None) -> FileRows:
     """What one table has that begins at the head or before: everything, or all that concerns what changed later."""
     catalog = Overlay(session)
-    concerned = _concerned(session, catalog, table_id, later)
-    files = None if later is None else catalog.select("data_file", "data_file_id", where=concerned)
+    data = catalog.frame("data_file", _DATA, _concerned(session, catalog, table_id, later))
+    of_files = _of_files(session, catalog, table_id, later, data["data_file_id"])
     begun = pl.col("begin_snapshot") <= head
-
-    def of_files(each: Any) -> sa.ColumnElement[bool]:
-        mine: sa.ColumnElement[bool] = each.table_id == table_id
-        return mine if files is None else mine & each.data_file_id.in_(files)
 
     noted = pl.DataFrame(schema=_NOTED)
     held = inlined_deletes(table_id)
     has_noted = session.has_table(held.name)
     if has_noted:
         query = sa.select(held.c.file_id, held.c.row_id, held.c.begin_snapshot)
-        parts = list(frames(session, query if files is None else query.where(held.c.file_id.in_(files)), _NOTED))
+        parts = frames(session, query if of_files is None else query.where(of_files(held.c.file_id)), _NOTED)
         noted = pl.concat([noted, *parts])
         if sum(noted.null_count().row(0)):
             raise Blocked(f"{held.name} of {session.place.path} has rows with NULL", code="metadata-unreadable")
         noted = noted.filter(begun)
-    data = catalog.frame("data_file", _DATA, concerned)
-    deletes = catalog.frame("delete_file", _DELETE, of_files)
+    deletes = catalog.frame("delete_file", _DELETE, _below(table_id, of_files))
     groups = tuple(_inlined(session, catalog, table_id, head, later))
     rest = 0
     if later is not None:
@@ -284,12 +301,11 @@ def mappings(catalog: Overlay, table_id: int) -> dict[int, NameMapping]:
     return {id_: NameMapping(made(id_, None)) for id_ in ids}
 
 
-def stat_frames(session: Session, table_id: int, later: Later | None = None) -> Iterator[pl.DataFrame]:
-    """The file statistics of a table, or of what changed later, in parts."""
+def stat_frames(
+    session: Session, table_id: int, later: Later | None = None, files: pl.Series | None = None
+) -> Iterator[pl.DataFrame]:
+    """The file statistics of a table in parts: all, or those of the data files (by their ids) that something later
+    concerns."""
     catalog = Overlay(session)
-    if later is None:
-        return catalog.frames("file_column_stats", _STATS, _mine(table_id))
-    files = catalog.select("data_file", "data_file_id", where=_concerned(session, catalog, table_id, later))
-    return catalog.frames(
-        "file_column_stats", _STATS, lambda each: (each.table_id == table_id) & each.data_file_id.in_(files)
-    )
+    of_files = None if files is None else _of_files(session, catalog, table_id, later, files)
+    return catalog.frames("file_column_stats", _STATS, _below(table_id, of_files))

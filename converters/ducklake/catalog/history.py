@@ -290,6 +290,7 @@ def definition(session: Session, state: LakeState, table_id: int) -> Definition:
         )
     ]
     every: list[Spanned] = [*versions, *columns, *tags, *specs, *sorts]
+    files = _files(catalog, mine)
     return Definition(
         versions=versions,
         columns=tuple(columns),
@@ -299,10 +300,10 @@ def definition(session: Session, state: LakeState, table_id: int) -> Definition:
         settings=settings,
         next_row_id=totals[0][0] if totals else None,
         touched=_events((each.begin, each.end) for each in every)
-        | _file_events(catalog, mine)
+        | files.events()
         | _row_events(session, catalog, table_id),
-        has_partial=_has_partial(catalog, mine),
-        deletes=tuple(_deletes(session, catalog, table_id, mine)),
+        has_partial=files.partial,
+        deletes=(*files.deleted(), *_row_deletes(session, catalog, table_id)),
     )
 
 
@@ -353,25 +354,40 @@ def _events(spans: Iterable[Iterable[int | None]]) -> frozenset[int]:
     return frozenset(each for span in spans for each in span if each is not None)
 
 
-def _file_events(catalog: Overlay, mine: Any) -> frozenset[int]:
-    found: set[int] = set()
-    for name in ("data_file", "delete_file"):
-        query = catalog.select(name, "begin_snapshot", "end_snapshot", "partial_max", where=mine)
+@dataclass(frozen=True, slots=True)
+class _Files:
+    """When the files of a table begin and end, each combination once: (begin, end, the last snapshot of the rows in
+    it); `partial` tells whether any holds rows of several snapshots."""
+
+    data: Sequence[tuple[int | None, int | None, int | None]]
+    deletes: Sequence[tuple[int | None, int | None, int | None]]
+    partial: bool
+
+    def events(self) -> frozenset[int]:
+        return _events((*self.data, *self.deletes))
+
+    def deleted(self) -> Iterator[tuple[int, int]]:
+        """The spans in which rows were deleted."""
+        yield from ((begin, last or begin) for begin, _, last in self.deletes if begin is not None)
+        yield from ((end, end) for end in {end for _, end, _ in self.data} if end is not None)
+
+
+def _files(catalog: Overlay, mine: Any) -> _Files:
+    found = []
+    for name, *more in (("data_file", "partial_file_info"), ("delete_file",)):
+        query = catalog.select(name, "begin_snapshot", "end_snapshot", "partial_max", *more, where=mine)
+        rows: list[Any] = []
         if query is not None:
-            found |= _events(catalog.session.rows(query.distinct()))
-    return frozenset(found)
-
-
-def _has_partial(catalog: Overlay, mine: Any) -> bool:
-    for name, column in (
-        ("data_file", "partial_max"),
-        ("delete_file", "partial_max"),
-        ("data_file", "partial_file_info"),
-    ):
-        query = catalog.select(name, column, where=mine)
-        if query is not None and any(row[0] is not None for row in catalog.session.rows(query.distinct())):
-            return True
-    return False
+            each = query.subquery().c
+            told = each.partial_file_info.is_not(None) if more else sa.false()
+            # one pass over what may be a million rows
+            rows = catalog.session.rows(
+                sa.select(each.begin_snapshot, each.end_snapshot, each.partial_max, told).distinct()
+            )
+        found.append(rows)
+    data, deletes = ([(row[0], row[1], row[2]) for row in rows] for rows in found)
+    partial = any(row[2] is not None or row[3] for rows in found for row in rows)
+    return _Files(data, deletes, partial)
 
 
 def inlined_tables(catalog: Overlay, table_id: int) -> list[tuple[str, int]]:
@@ -394,16 +410,8 @@ def _row_events(session: Session, catalog: Overlay, table_id: int) -> frozenset[
     return frozenset(found)
 
 
-def _deletes(session: Session, catalog: Overlay, table_id: int, mine: Any) -> Iterator[tuple[int, int]]:
-    """The spans in which rows were deleted, as far as the catalog tells without the delete files."""
-    query = catalog.select("delete_file", "begin_snapshot", "partial_max", where=mine)
-    for begin, last in session.rows(query.distinct()) if query is not None else ():
-        if begin is not None:
-            yield begin, last or begin
-    query = catalog.select("data_file", "end_snapshot", where=mine)
-    for (end,) in session.rows(query.distinct()) if query is not None else ():
-        if end is not None:
-            yield end, end
+def _row_deletes(session: Session, catalog: Overlay, table_id: int) -> Iterator[tuple[int, int]]:
+    """The spans in which rows were deleted that lie in the catalog, or whose deletion it notes."""
     for name, _ in inlined_tables(catalog, table_id):
         held = catalog.probed(name)
         for (end,) in session.rows(sa.select(held.c.end_snapshot).distinct()):
