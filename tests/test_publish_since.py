@@ -19,6 +19,7 @@ from bridge.errors import Conflict
 from bridge.model.options import Options
 from bridge.ports import Silent
 from converters.ducklake import source_files
+from converters.ducklake.catalog import file_rows
 from converters.ducklake.reader import open_source
 from converters.iceberg.avro import read_records
 from converters.iceberg.publish import measures
@@ -34,8 +35,12 @@ __all__: list[str] = []
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("seed", [0, *(pytest.param(each, marks=pytest.mark.exhaustive) for each in (1, 2))])
-def test_what_changed_after_any_commit_is_read_as_with_everything(seed: int, tmp_path: Path) -> None:
+@pytest.mark.parametrize("seed", [0, 1, pytest.param(2, marks=pytest.mark.exhaustive)])
+def test_what_changed_after_any_commit_is_read_as_with_everything(
+    seed: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if seed == 1:  # more files than are named in a query
+        monkeypatch.setattr(file_rows, "_NAMED", 2)
     attach = f"sqlite:{tmp_path / 'lake.sqlite'}" if seed % 2 else str(tmp_path / "lake.ducklake")
     # what makes a partial reading impossible is left to the tests below
     rare = ("CALL ducklake", "ALTER", "COMMENT", "DROP")
