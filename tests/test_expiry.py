@@ -284,6 +284,8 @@ def test_rows_that_went_with_what_a_lake_has_expired_go_from_the_target(attach: 
     assert lake.round().exit_code == 0
     assert ids_of(lake, "t") == [[*range(100, 105)]]
     before = lake.tables()["main.t"]
+    [found, _] = status(lake.source, lake.target, bridge.Options(), now=time.time())
+    assert found.expiring is None, "what is scheduled for deletion is published no more"
     lake.do("INSERT INTO u VALUES (3)", EXPIRE)
     assert {str(each.source): each.state.value for each in lake.round().tables} == {
         "main.t": "current",

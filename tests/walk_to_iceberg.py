@@ -198,10 +198,10 @@ class ToIceberg:
         said = judge_iceberg(subjects, _ENGINES, self._folder / "judge")
         schemas = [each for subject in subjects for each in json.loads(subject.metadata.read_text())["schemas"]]
         fields = [each for schema in schemas for each in schema["fields"]]
-        widened = {each["name"] for each in fields if each["type"] == "long"} & {
-            each["name"] for each in fields if each["type"] == "int"
+        widened = {each["id"] for each in fields if each["type"] == "long"} & {
+            each["id"] for each in fields if each["type"] == "int"
         }
-        given = widened | {each["name"] for each in fields if "initial-default" in each}
+        given = {each["name"] for each in fields if "initial-default" in each or each["id"] in widened}
         return [
             each
             for each in said

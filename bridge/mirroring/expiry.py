@@ -60,7 +60,8 @@ class Expiring:
             rest = self.files - self.gone - self.due
             parts.append(f"{rest} from {datetime.fromtimestamp(self.by, UTC).isoformat(' ', 'seconds')} on")
         which = f"{self.snapshots} older snapshots ({self.first} to {self.last})" if self.first else "older snapshots"
-        said = f"{which} use {self.files} data files ({self.bytes:,} bytes) that the source may delete"
+        size = f" ({self.bytes:,} bytes)" if self.bytes else ""  # of scheduled files no catalog tells any
+        said = f"{which} use {self.files} data files{size} that the source may delete"
         return f"{said}: {', '.join(parts)} ({self.why})"
 
 

@@ -105,7 +105,7 @@ def decide(
         healed = []
     resolve = any(each.finding.code is Code.EQUALITY_DELETES for each in healed)
     left = [each for each in problems if each not in healed]
-    onto, missing = "", frozenset[str]()
+    onto, paths, missing = "", frozenset[str](), frozenset[str]()
     if held is not None and held.bookmark is not None and is_restored(table, held.bookmark):
         findings.append(_restored(table, held.bookmark))
     elif held is not None and base is not None and held.stale is not None and files.since is None:
@@ -113,7 +113,9 @@ def decide(
         findings += more_findings
         onto = table.commits[base].id if base is not None and base != reached else ""
     if held is not None and base is not None and held.listed is not None and files.since is None:
-        missing = _missing(files, base, held.listed(onto))
+        findings += _forgotten(table, held, findings)
+        paths = held.listed(onto)
+        missing = _missing(files, base, paths)
     first, trimmed = _first(table, left, base)
     if base is None and held is not None:
         first = max(first, min((at for at, each in enumerate(table.commits) if each.id in held.commits), default=0))
@@ -135,7 +137,7 @@ def decide(
     begun = _begun(files, base, missing)
     kept = files.table.filter(
         pc.and_(
-            begun,
+            pc.and_not(begun, pc.is_in(files.table.column("path"), pa.array(sorted(paths), pa.string()))),
             pc.or_kleene(pc.is_null(files.table.column("end")), pc.greater(files.table.column("end"), first)),
         )
     )
@@ -174,6 +176,19 @@ def _restored(table: Table, bookmark: Bookmark) -> Finding:
     time = datetime.fromtimestamp((bookmark.time or 0) // 1_000_000, UTC).isoformat(" ")
     said = f"the lake was restored: snapshot {bookmark.commit} of {time}, which was carried, is not in it any more"
     return Finding(Code.HISTORY_DIVERGED, str(table.name), f"{said}; the next snapshot takes back what came after")
+
+
+def _forgotten(table: Table, held: TargetTable, said: Sequence[Finding]) -> list[Finding]:
+    """That the source has expired the snapshot that the target is at, unless it went another way."""
+    commit = held.bookmark.commit if held.bookmark is not None else ""
+    if (
+        not commit
+        or any(each.id == commit for each in table.commits)
+        or Code.HISTORY_DIVERGED in {each.code for each in said}
+    ):
+        return []
+    told = f"snapshot {commit}, which the target holds, was expired at the source; everything was compared"
+    return [Finding(Code.HISTORY_DIVERGED, str(table.name), told)]
 
 
 def _missing(files: Files, base: int, listed: frozenset[str]) -> frozenset[str]:

@@ -131,9 +131,10 @@ def built(
     next_row_id: int,
     properties: Mapping[str, str],
     rewritten: bool,
+    now: int,
 ) -> dict[str, Any]:
     """The whole document; `held` is the one before, of which the snapshots `lost` cannot be read for long, and `after`
-    is it without what was made anew."""
+    is it without what was made anew. It is written `now`, in milliseconds from 1970."""
     table = write.table
     order = published_order(table.sort_order)
     schemas = {each.id: each for each in table.schemas.values()} | {table.schema.id: table.schema}
@@ -154,7 +155,13 @@ def built(
         named = {each.get("schema-id") for each in snapshots} | set(ids_of.values())
         documents = [each for each in documents if each["schema-id"] in named]
     current = made[-1].id if made else (held or {}).get("current-snapshot-id")
-    times = [table.updated // 1000, *(each["timestamp-ms"] for each in log)]
+    # clocks differ, and what was said before holds
+    times = [
+        now,
+        table.updated // 1000,
+        (held or {}).get("last-updated-ms", 0),
+        *(each["timestamp-ms"] for each in log),
+    ]
     by_commit = kept_commits({"snapshots": snapshots})
     found: dict[str, Any] = {
         "format-version": version,

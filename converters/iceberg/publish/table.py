@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -253,6 +254,7 @@ def prepare(
         state.next_row_id,
         properties,
         ours,
+        time.time_ns() // 1_000_000,
     )
     added = int(entries.new[: entries.data].sum())
     return Published(metadata, tuple(made), (*manifests.written, *deletes.written), added)
