@@ -295,6 +295,21 @@ def test_rows_that_went_with_what_a_lake_has_expired_go_from_the_target(attach: 
 
 
 @pytest.mark.slow
+def test_a_lake_that_merely_expired_snapshots_was_not_restored(tmp_path: Path) -> None:
+    """Although its last state looks like one of long ago."""
+    lake = Followed(tmp_path, catalog=False)
+    lake.do("CREATE TABLE t AS SELECT i AS id FROM range(5) r(i)", "INSERT INTO t FROM range(100, 105)")
+    lake.do("DELETE FROM t WHERE id >= 100", "CREATE TABLE u AS SELECT 1 AS i")
+    assert lake.round().exit_code == 0
+    lake.do(EXPIRE)
+    [t] = [each for each in lake.round().tables if each.source.name == "t"]
+    assert "was expired at the source" in t.message and (t.files, t.bytes) == (0, 0)
+    lake.do("INSERT INTO u VALUES (2)", EXPIRE)
+    [t] = [each for each in lake.round().tables if each.source.name == "t"]
+    assert t.state is State.CURRENT and not t.message and ids_of(lake, "t") == [[*range(5)]]
+
+
+@pytest.mark.slow
 def test_what_a_merged_file_tells_of_what_was_expired_is_called_by_a_kept_snapshot(tmp_path: Path) -> None:
     lake = Followed(tmp_path, catalog=False)
     lake.do("CALL lake.set_option('data_inlining_row_limit', 10)", "CREATE TABLE u AS SELECT 1 AS i")
