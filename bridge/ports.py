@@ -511,11 +511,11 @@ class Target(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class LakeTableInfo:
-    """A table of a lake as `inspect` shows it."""
+    """A table of a lake as `inspect` shows it; `rows` is None where its catalog does not tell."""
 
     name: TableName
     files: int
-    rows: int
+    rows: int | None
     bookmark: Bookmark | None
 
 

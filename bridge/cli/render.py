@@ -402,7 +402,8 @@ def inspection_text(found: Inspection) -> list[str]:
     if found.lake is not None:
         lines = [f"{key}: {value}" for key, value in found.lake.items()]
         for each in found.lake_tables:
-            lines.append(f"{each.name}: {each.files} live data files, {each.rows} rows in them")
+            rows = "rows not told" if each.rows is None else f"{each.rows} rows"
+            lines.append(f"{each.name}: {each.files} live data files, {rows}")
             if each.bookmark:
                 changed = f"; changed in the lake: {each.bookmark.changed_by}" if each.bookmark.changed_by else ""
                 lines.append(

@@ -8,6 +8,7 @@ from bridge.model.options import Options
 from bridge.model.table import TableName
 from bridge.ports import AdoptedTable, LakeTableInfo, ReleasedTable
 from converters.ducklake.catalog import forget, guard, reads
+from converters.ducklake.catalog.counting import live_rows
 from converters.ducklake.catalog.session import Place, parse_place, session, with_retry
 
 __all__ = ["DuckLake", "open_lake"]
@@ -35,14 +36,15 @@ class DuckLake:
             }
 
     def tables(self) -> Sequence[LakeTableInfo]:
-        """Every live table with its live files and rows in them."""
+        """Every live table with its live data files, and its rows wherever they lie."""
         with session(self._place) as opened:
             reads.version(opened)
+            head = reads.head(opened).snapshot
             found = []
             for each in reads.live_tables(opened):
                 if each.id < 0:
                     continue
-                files, rows = reads.live_counts(opened, each.id)
+                files, rows = reads.file_count(opened, each.id), live_rows(opened, each.id, head)
                 name = TableName((each.schema,), each.name)
                 found.append(LakeTableInfo(name, files, rows, reads.bookmark(opened, each.id)))
             return sorted(found, key=lambda each: each.name)

@@ -13,7 +13,7 @@ from bridge.errors import Blocked
 from bridge.model.table import TableName
 from bridge.ports import Bookmark
 from converters.ducklake.catalog.session import Session
-from converters.ducklake.catalog.tables import TABLES, inlined_deletes, table
+from converters.ducklake.catalog.tables import TABLES, table
 from converters.ducklake.catalog.times import micros
 from converters.ducklake.catalog.traces import sorts_alone, trace
 from converters.ducklake.columns import ColumnRow
@@ -33,10 +33,10 @@ __all__ = [
     "columns",
     "delete_files",
     "ended_tables",
+    "file_count",
     "file_paths",
     "has_foreign_absolute",
     "head",
-    "live_counts",
     "live_files",
     "live_tables",
     "lost_tables",
@@ -521,22 +521,8 @@ def _full(schema: str, name: str) -> str:
     return name if schema == "main" else f"{schema}.{name}"
 
 
-def live_counts(session: Session, table_id: int) -> tuple[int, int]:
-    """(live data files, live rows in them); rows that DuckDB keeps in the catalog are not counted."""
+def file_count(session: Session, table_id: int) -> int:
+    """How many live data files a table has."""
     each = table("data_file").c
-    found = session.rows(
-        sa.select(sa.func.count(), sa.func.coalesce(sa.func.sum(each.record_count), 0)).where(
-            each.table_id == table_id, each.end_snapshot.is_(None)
-        )
-    )
-    file = table("delete_file").c
-    live = sa.select(each.data_file_id).where(each.table_id == table_id, each.end_snapshot.is_(None))
-    deleted = session.rows(
-        sa.select(sa.func.coalesce(sa.func.sum(file.delete_count), 0)).where(
-            file.data_file_id.in_(live), file.end_snapshot.is_(None)
-        )
-    )[0][0]
-    rows = inlined_deletes(table_id)
-    if session.has_table(rows.name):
-        deleted += session.rows(sa.select(sa.func.count()).select_from(rows).where(rows.c.file_id.in_(live)))[0][0]
-    return int(found[0][0]), int(found[0][1]) - int(deleted)
+    query = sa.select(sa.func.count()).where(each.table_id == table_id, each.end_snapshot.is_(None))
+    return int(session.rows(query)[0][0])
