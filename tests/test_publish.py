@@ -179,6 +179,24 @@ CHANGES = (
 
 
 @pytest.mark.slow
+def test_where_pyiceberg_misreads_a_column_that_was_widened_is_told(lake: Lake) -> None:
+    """Where it reads rightly, one day, the finding can go."""
+    from pyiceberg.expressions import LessThan
+    from pyiceberg.table import StaticTable
+
+    lake.do("CREATE TABLE t (i INTEGER, f FLOAT, s SMALLINT)", "INSERT INTO t VALUES (1, 1, 1), (NULL, NULL, NULL)")
+    wider = {"i": "BIGINT", "f": "DOUBLE", "s": "INTEGER"}
+    lake.do(*(f"ALTER TABLE t ALTER {column} TYPE {type_}" for column, type_ in wider.items()))
+    report = lake.publish()
+    found = [each for each in report.plan.tables[0].findings if each.code.text == "type-readers"]
+    assert [each.detail[:2] for each in found] == ["i:", "f:"]
+    table = StaticTable.from_metadata(str(current(lake.warehouse / "main" / "t")[0]))
+    asked = (("i", 10), ("f", 10), ("s", 10), ("i", 1 << 40), ("f", 1e300))
+    counts = [len(table.scan(LessThan(column, value)).to_arrow()) for column, value in asked]
+    assert counts == [1, 1, 1, 2, 2]
+
+
+@pytest.mark.slow
 @pytest.mark.spark
 def test_a_lake_answers_at_every_snapshot_after_every_change(lake: Lake, tmp_path: Path) -> None:
     lake.do(*CHANGES)

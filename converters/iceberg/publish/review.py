@@ -37,6 +37,15 @@ def _leaves(table: Table) -> Iterator[Placed]:
                 yield each
 
 
+def _had(table: Table) -> dict[FieldId, set[ColumnType]]:
+    """The types in Iceberg that each leaf ever had."""
+    types: dict[FieldId, set[ColumnType]] = {}
+    for each in _leaves(table):
+        row = choose(each.field.type)
+        types.setdefault(each.field.id, set()).add(each.field.type if row is None else row.iceberg)
+    return types
+
+
 def _readers(options: Options) -> tuple[str, ...]:
     return options.readers or READERS
 
@@ -46,12 +55,10 @@ def needs_rows(table: Table, files: Files, options: Options) -> bool:
     reader fails on, or a type does so by itself."""
     if "spark" not in _readers(options):
         return False
-    types: dict[FieldId, set[ColumnType]] = {}
-    for each in _leaves(table):
-        row = choose(each.field.type)
-        types.setdefault(each.field.id, set()).add(each.field.type if row is None else row.iceberg)
-        if row is not None and row.way(("spark",)) is Way.ROW_BY_ROW:
-            return True
+    rows = (choose(each.field.type) for each in _leaves(table))
+    if any(row is not None and row.way(("spark",)) is Way.ROW_BY_ROW for row in rows):
+        return True
+    types = _had(table)
     promoted = {each for each, known in types.items() if {Leaf.INT32, Leaf.INT64} <= known}
     return bool(promoted) or any(Leaf.INT64 in types.get(each, ()) for each in files.predating)
 
@@ -64,6 +71,7 @@ def review_table(table: Table, name: TableName, options: Options) -> list[Findin
             found.append(Finding(Code.NAME_UNSUPPORTED, subject, f"{level!r} cannot be a directory", "use --as"))
     found += _types(table, options)
     found += _emptied(table, options)
+    found += _widened(table, options)
     found += _retyped(table)
     found += _layout(table)
     return found
@@ -138,6 +146,21 @@ def _emptied(table: Table, options: Options) -> Iterator[Finding]:
             case ListOf(Field(type=Struct())) | MapOf(_, Field(type=Struct())):
                 said = f"{'.'.join(each.path)}: PyIceberg 0.12 reads NULL lists and maps of structs as empty ones"
                 yield Finding(Code.TYPE_READERS, str(table.name), said)
+
+
+def _widened(table: Table, options: Options) -> Iterator[Finding]:
+    """PyIceberg 0.12 turns a comparison that every value of a file's narrower type passes into one that NULL passes,
+    too."""
+    if "pyiceberg" not in _readers(options):
+        return
+    types = _had(table)
+    for each in walk(table.schema.fields):
+        known = types.get(each.field.id, set())
+        for narrow, wide in ((Leaf.INT32, Leaf.INT64), (Leaf.FLOAT32, Leaf.FLOAT64)):
+            if {narrow, wide} <= known and not each.field.required:
+                said = f"PyIceberg 0.12 finds NULL, too, when it compares with what no {word(narrow)} can be"
+                since = f"in files from before it became {word(wide)}"
+                yield Finding(Code.TYPE_READERS, str(table.name), f"{'.'.join(each.path)}: {said}, {since}")
 
 
 def unread(metadata: Mapping[str, Any]) -> str:
