@@ -2,7 +2,8 @@
 
 ["run", [statements]] runs them one after the other, as often as somebody else is in the way; the answer is the error.
 ["rows", FOLDER, [[uuid, snapshot], ...]] writes what a table was into FOLDER/<number>.arrow; the answer is the errors.
-["now", FOLDER] does so for what there is now; the answer is [[uuid, snapshot], ...].
+["now", FOLDER] does so for what there is now; the answer is [[uuid, snapshot], ...]. What DuckDB cannot read by a fault
+of its own (UNREADABLE) has no file.
 ["live"] answers [[uuid, schema.name], ...].
 """
 
@@ -23,6 +24,8 @@ import pyarrow.ipc
 _PATIENCE = 100
 _BUSY = ("lock", "conflict", "could not serialize")
 """Words of DuckDB for what another process does at the same time."""
+UNREADABLE = "Failed to read inlined data from DuckLake: Referenced column"
+"""What DuckDB 1.5.5 says of rows in the catalog whose table's columns it takes from another snapshot than theirs."""
 
 
 class Writer:
@@ -106,7 +109,7 @@ class Writer:
             [(snapshot,)] = self._found("FROM ducklake_current_snapshot('lake')")
             asked = [(uuid, snapshot) for uuid, _, _, _, end in self._names() if end is None]
         said = self.rows(folder, asked)
-        assert not any(said), said
+        assert not any(each and UNREADABLE not in each for each in said), said
         return asked
 
     def _write(self, table: str, place: str) -> None:

@@ -6,6 +6,7 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
+from bridge.model.table import Table
 from bridge.ports import Bookmark, TableWrite
 
 __all__ = [
@@ -20,6 +21,7 @@ __all__ = [
     "property_text",
     "refs_of",
     "states_of",
+    "taken_numbers",
 ]
 
 PROPERTY = "ducklake-bridge.bookmark"
@@ -29,8 +31,11 @@ CHANGED = "ducklake-bridge.last-change"
 _LAYOUT = ("current-schema-id", "default-spec-id", "default-sort-order-id", "last-column-id")
 
 
-def property_text(write: TableWrite, snapshot: int | None, metadata: Mapping[str, Any], rewritten: bool) -> str:
-    """The bookmark after a run that ended at a snapshot; `rewritten` as has_rewritten says it later."""
+def property_text(
+    write: TableWrite, snapshot: int | None, metadata: Mapping[str, Any], rewritten: bool, taken: int
+) -> str:
+    """The bookmark after a run that ended at a snapshot; `rewritten` and `taken` as has_rewritten and taken_numbers say
+    it later."""
     commits = write.table.commits
     return json.dumps(
         {
@@ -44,6 +49,7 @@ def property_text(write: TableWrite, snapshot: int | None, metadata: Mapping[str
             "snapshot": snapshot,
             "layout": [metadata[key] for key in _LAYOUT],
             "refs": [each.name for each in write.table.refs if each.on_main],
+            **({"taken": taken} if taken else {}),
         },
         sort_keys=True,
     )
@@ -133,6 +139,26 @@ def kept_commits(metadata: Mapping[str, Any]) -> dict[str, int]:
         if commit is not None:
             found[str(commit)] = int(each["snapshot-id"])
     return found
+
+
+def taken_numbers(metadata: Mapping[str, Any], table: Table) -> int:
+    """Up to which number a lake's snapshots may have been published that it has lost since it was restored from a
+    backup, and gives others the numbers of; 0 for none."""
+    try:
+        noted = int(json.loads((metadata.get("properties") or {})[PROPERTY])["taken"])
+    except (ValueError, KeyError, TypeError):
+        noted = 0
+    if table.format != "ducklake":
+        return noted
+    now = {int(each.id): str(each.time) for each in table.commits if each.id.isdecimal()}
+    published = {}
+    for each in metadata.get("snapshots") or ():
+        said = each.get("summary") or {}
+        if str(said.get(COMMIT)).isdecimal():
+            published[int(said[COMMIT])] = said.get(TIME)
+    newest = max(now, default=0)
+    lost = any(each > newest or now.get(each, time) != time for each, time in published.items())
+    return max(noted, *published) if lost else noted
 
 
 def states_of(metadata: Mapping[str, Any]) -> dict[tuple[str, int], str]:

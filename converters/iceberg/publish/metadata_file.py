@@ -13,7 +13,16 @@ from bridge.model.layout import PartitionSpec
 from bridge.model.schema import Schema, walk
 from bridge.model.table import Commit, Table
 from bridge.ports import TableWrite
-from converters.iceberg.publish.bookmark import CHANGED, COMMIT, PROPERTY, TIME, kept_commits, property_text, refs_of
+from converters.iceberg.publish.bookmark import (
+    CHANGED,
+    COMMIT,
+    PROPERTY,
+    TIME,
+    kept_commits,
+    property_text,
+    refs_of,
+    taken_numbers,
+)
 from converters.iceberg.publish.definition import schema_json, sort_order_json, spec_json
 from converters.iceberg.publish.history import Made
 from converters.iceberg.publish.layout import published_order
@@ -27,20 +36,29 @@ _ENGINE = frozenset({"operation", "manifests-created", "manifests-kept", "manife
 _PREVIOUS = 100
 
 
-def snapshot_ids(table: Table, others: Mapping[str, Any] | None = None) -> list[int]:
-    """The id that the snapshot had in the Iceberg table that a lake's came from, else the commit's own number, so that
-    AS OF means the same on both sides; but none that a snapshot of `others` has."""
-    taken = {int(each["snapshot-id"]) for each in (others or {}).get("snapshots") or ()}
+def snapshot_ids(table: Table, held: Mapping[str, Any] | None, base: int | None, onto: bool) -> list[int]:
+    """The id of each commit's snapshot. Those that `held` has keep theirs, as far as commit `base`, and all where they
+    are made anew (`onto`, or no base). Others get the id that they had in the Iceberg table that a lake's came from,
+    else the commit's own number, so that AS OF means the same on both sides; but none that a snapshot had which a
+    restored lake has lost, since its readers and what was made of it may know it still."""
+    anew = onto or base is None
+    listed = kept_commits(held or {})
+    there = set() if anew else {int(each["snapshot-id"]) for each in (held or {}).get("snapshots") or ()}
+    taken = taken_numbers(held or {}, table)
     made: list[int] = []
-    for commit in table.commits:
+    for place, commit in enumerate(table.commits):
+        if commit.id in listed and (anew or place <= (-1 if base is None else base)):
+            made.append(listed[commit.id])
+            continue
         number = original_id(commit, table) or 0
-        if number and number not in made and number not in taken:
+        if number and number not in made and number not in there:
             made.append(number)
             continue
         number = int(commit.id) if commit.id.isdecimal() and len(commit.id) < 20 else 0
-        if not 0 < number < 1 << 63 or number in taken:
+        again = number in there or 0 < number <= taken
+        if again or not 0 < number < 1 << 63:
             told = f"{table.uuid}\n{table.location}\n{commit.id}"
-            told += f"\n{commit.own_time}\n{max(taken)}" if number in taken else ""
+            told += f"\n{commit.own_time}\n{(held or {}).get('last-sequence-number', 0)}" if again else ""
             digest = hashlib.sha256(told.encode()).digest()
             number = int.from_bytes(digest[:8], "big") >> 1 or 1
         made.append(number)
@@ -205,7 +223,8 @@ def built(
         found["refs"] = {**_others(held, ids), **_refs(table, current, by_commit, ids)}
     if version >= 3:
         found["next-row-id"] = max(next_row_id, table.next_row_id or 0, (held or {}).get("next-row-id", 0))
-    found["properties"][PROPERTY] = property_text(write, current, found, rewritten)
+    taken = taken_numbers(held or {}, table)
+    found["properties"][PROPERTY] = property_text(write, current, found, rewritten, taken)
     return found
 
 

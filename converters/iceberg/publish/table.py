@@ -227,7 +227,7 @@ def prepare(
         entries = _with_missing(entries, state, start, concerned is not None)
     unknown = max((int(each.members.max(initial=-1)) for each in state.manifests), default=-1) + 1
     entries = _with_unknown(entries, unknown, start)
-    ids = snapshot_ids(table, held if expired else None)
+    ids = snapshot_ids(table, held, base, bool(write.onto))
     of_commit = [schemas[version_of_commit[place]] for place in range(len(table.commits))]
     progress.step(f"{write.name}: writing manifests of {len(table.commits) - start} snapshots")
     made: list[Made] = []
