@@ -44,7 +44,14 @@ from bridge.ports import (
 from converters import storage
 from converters.iceberg.publish import verified
 from converters.iceberg.publish.asking import answers
-from converters.iceberg.publish.bookmark import bookmark_of, foreign, has_rewritten, kept_commits, states_of
+from converters.iceberg.publish.bookmark import (
+    bookmark_of,
+    foreign,
+    has_rewritten,
+    kept_commits,
+    source_commits,
+    states_of,
+)
 from converters.iceberg.publish.held import every_path, held_files, lost_snapshots
 from converters.iceberg.publish.layout import outgrown_specs
 from converters.iceberg.publish.properties import table_properties
@@ -583,7 +590,7 @@ def _stale(metadata: Mapping[str, Any], replaces: bool, table: Table, files: Fil
     lost = lost_snapshots(metadata, frozenset(files.table.column("path").to_pylist()))
     said = "they list files that the source has merged or removed since"
     said += "" if replaces else "; the catalog lets no snapshot be replaced"
-    return Stale(frozenset(commit for commit, snapshot in kept.items() if snapshot in lost), said, replaces)
+    return Stale(frozenset(commit for each, commit in source_commits(metadata).items() if each in lost), said, replaces)
 
 
 def _counted(held: Held, snapshot: int) -> int:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from bridge.model.table import Table
@@ -20,6 +20,7 @@ __all__ = [
     "kept_commits",
     "property_text",
     "refs_of",
+    "source_commits",
     "states_of",
     "taken_numbers",
 ]
@@ -96,7 +97,7 @@ def bookmark_of(metadata: Mapping[str, Any]) -> Bookmark | None:
 
 def _changed(metadata: Mapping[str, Any], said: Mapping[str, Any]) -> tuple[str, bool]:
     """The first change by somebody else, and whether all of them only rearranged files."""
-    snapshots = {each["snapshot-id"]: each for each in metadata.get("snapshots") or ()}
+    snapshots = {each["snapshot-id"]: each for each in _snapshots(metadata)}
     current = metadata.get("current-snapshot-id")
     current = None if current in (None, -1) else current
     ours = said["snapshot"]
@@ -123,22 +124,28 @@ def foreign(metadata: Mapping[str, Any]) -> str:
     bookmark = bookmark_of(metadata)
     if bookmark is not None and bookmark.changed_by:
         return bookmark.changed_by
-    ours = set(kept_commits(metadata).values())
-    others = (each["snapshot-id"] for each in metadata.get("snapshots") or () if each["snapshot-id"] not in ours)
+    ours = source_commits(metadata)
+    others = (each["snapshot-id"] for each in _snapshots(metadata) if each["snapshot-id"] not in ours)
     if (snapshot := next(others, None)) is not None:
         return f"snapshot {snapshot}"
     refs = (each for each in metadata.get("refs") or () if each != "main" and each not in refs_of(metadata))
     return next((f"reference {each}" for each in refs), "")
 
 
+def source_commits(metadata: Mapping[str, Any]) -> dict[int, str]:
+    """Source commit by snapshot, of those of ours that the metadata still lists. Two may stand for one commit: a lake
+    that was restored from a backup came back to it."""
+    every = ((int(each["snapshot-id"]), (each.get("summary") or {}).get(COMMIT)) for each in _snapshots(metadata))
+    return {id_: str(commit) for id_, commit in every if commit is not None}
+
+
 def kept_commits(metadata: Mapping[str, Any]) -> dict[str, int]:
-    """Snapshot by source commit, of those that the metadata still lists."""
-    found = {}
-    for each in metadata.get("snapshots") or ():
-        commit = (each.get("summary") or {}).get(COMMIT)
-        if commit is not None:
-            found[str(commit)] = int(each["snapshot-id"])
-    return found
+    """Snapshot by source commit, the later one of two."""
+    return {commit: id_ for id_, commit in source_commits(metadata).items()}
+
+
+def _snapshots(metadata: Mapping[str, Any]) -> Sequence[Mapping[str, Any]]:
+    return metadata.get("snapshots") or ()
 
 
 def taken_numbers(metadata: Mapping[str, Any], table: Table) -> int:
@@ -152,7 +159,7 @@ def taken_numbers(metadata: Mapping[str, Any], table: Table) -> int:
         return noted
     now = {int(each.id): str(each.time) for each in table.commits if each.id.isdecimal()}
     published = {}
-    for each in metadata.get("snapshots") or ():
+    for each in _snapshots(metadata):
         said = each.get("summary") or {}
         if str(said.get(COMMIT)).isdecimal():
             published[int(said[COMMIT])] = said.get(TIME)
@@ -164,7 +171,7 @@ def taken_numbers(metadata: Mapping[str, Any], table: Table) -> int:
 def states_of(metadata: Mapping[str, Any]) -> dict[tuple[str, int], str]:
     """Source commits by their last change and the number of rows then, of the snapshots that the metadata lists."""
     found = {}
-    for each in metadata.get("snapshots") or ():
+    for each in _snapshots(metadata):
         said = each.get("summary") or {}
         rows, deleted = str(said.get("total-records")), str(said.get("total-position-deletes", "0"))
         if COMMIT in said and rows.isdecimal() and deleted.isdecimal():

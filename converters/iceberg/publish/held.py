@@ -12,7 +12,7 @@ import polars as pl
 from bridge.model.paths import is_within
 from converters import storage
 from converters.iceberg.avro import mentions, read_frame, read_records
-from converters.iceberg.publish.bookmark import kept_commits
+from converters.iceberg.publish.bookmark import kept_commits, source_commits
 from converters.iceberg.publish.entries import DELETED
 from converters.iceberg.publish.history import State
 from converters.iceberg.publish.manifest_files import GONE, OTHER, manifest_of
@@ -40,7 +40,7 @@ def as_of(metadata: Mapping[str, Any], snapshot: int | None) -> Mapping[str, Any
     snapshots = metadata.get("snapshots") or ()
     found = next((each for each in snapshots if each["snapshot-id"] == snapshot), None)
     sequence = int(found["sequence-number"]) if found else 0
-    ours = set(kept_commits(metadata).values())
+    ours = source_commits(metadata)
     kept = [each for each in snapshots if each["snapshot-id"] not in ours or each["sequence-number"] <= sequence]
     rows = int(found.get("first-row-id", 0)) + int(found.get("added-rows", 0)) if found else 0
     return {

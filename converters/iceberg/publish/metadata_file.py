@@ -21,6 +21,7 @@ from converters.iceberg.publish.bookmark import (
     kept_commits,
     property_text,
     refs_of,
+    source_commits,
     taken_numbers,
 )
 from converters.iceberg.publish.definition import schema_json, sort_order_json, spec_json
@@ -43,6 +44,8 @@ def snapshot_ids(table: Table, held: Mapping[str, Any] | None, base: int | None,
     restored lake has lost, since its readers and what was made of it may know it still."""
     anew = onto or base is None
     listed = kept_commits(held or {})
+    if anew:  # its number rather than what the one is called by which the lake came back
+        listed |= {commit: each for each, commit in source_commits(held or {}).items() if str(each) == commit}
     there = set() if anew else {int(each["snapshot-id"]) for each in (held or {}).get("snapshots") or ()}
     taken = taken_numbers(held or {}, table)
     made: list[int] = []
@@ -254,12 +257,19 @@ def _text(schema: Mapping[str, Any]) -> str:
 
 def _kept(write: TableWrite, held: Mapping[str, Any] | None, lost: frozenset[int], newer: bool) -> list[dict[str, Any]]:
     """The snapshots before: those that stand for commits that the source has dropped go, since its files may. One after
-    the commit that the target is taken to be at is of a history that the source has gone back behind."""
+    the commit that the target is taken to be at is of a history that the source has gone back behind, unless it is the
+    very one that the source has come back to."""
     if held is None:
         return []
     until = len(write.table.commits) if write.base is None else write.base + 1
     there = {each.id for each in write.table.commits[:until]}
-    gone = {snapshot for commit, snapshot in kept_commits(held).items() if commit not in there} | lost
+    times = {each.id: str(each.time) for each in write.table.commits[until:]}
+    again = {
+        each["snapshot-id"]
+        for each in held.get("snapshots") or ()
+        if (said := each.get("summary") or {}).get(TIME, "") == times.get(said.get(COMMIT, ""))
+    }
+    gone = {each for each, commit in source_commits(held).items() if commit not in there and each not in again} | lost
     if not newer:
         gone.discard(held.get("current-snapshot-id", -1))
     return [each for each in held.get("snapshots") or () if each["snapshot-id"] not in gone]
