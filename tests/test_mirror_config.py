@@ -169,6 +169,7 @@ pairs:
       readers: spark,foo
       strict: perhaps
       table: x
+      memory-limit: lots
   - 5
   - {source: iceberg:/w, target: "ducklake:l", as: ~, exclude: !!binary x}
 """
@@ -193,9 +194,10 @@ pairs:
         "16:16": "readers: --readers foo: unknown (known: spark",
         "17:15": "strict: 'perhaps' is not a valid boolean",
         "18:7": "table: this is no key of options (write tables: beside it)",
-        "19:5": "a mapping is wanted here",
-        "20:52": "a value is missing here",
-        "20:64": "the tag 'binary' has no meaning here",
+        "19:21": "memory-limit: --memory-limit 'lots' is not a size (write 500MB",
+        "20:5": "a mapping is wanted here",
+        "21:52": "a value is missing here",
+        "21:64": "the tag 'binary' has no meaning here",
     }
     assert set(found) == set(expected)
     assert {place for place, said in expected.items() if not found[place].startswith(said)} == set()

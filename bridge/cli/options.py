@@ -14,7 +14,7 @@ import click
 
 from bridge.errors import UsageError
 from bridge.model.findings import acceptable
-from bridge.model.options import Options
+from bridge.model.options import Options, is_size
 from bridge.model.paths import PathMap, parse_prefix
 
 __all__ = ["JSON", "MAP_PREFIX", "METADATA_SCHEMA", "SOURCE_OPTION", "TARGET_OPTION", "following", "interval", "option"]
@@ -72,6 +72,12 @@ def _readers(_: click.Context, __: click.Parameter, text: str) -> tuple[str, ...
 
 def _accepted(text: str) -> str:
     acceptable(text)
+    return text
+
+
+def _size(_: click.Context, parameter: click.Parameter, text: str | None) -> str | None:
+    if text is not None and not is_size(text):
+        raise UsageError(f"{parameter.opts[0]} {text[:40]!r} is not a size", hint="write 500MB, 2GiB or the like")
     return text
 
 
@@ -181,7 +187,12 @@ _SHAPING = (
         help="Rewrite, with Spark, the files that cannot be registered, and resolve equality deletes; with never they "
         "block, with always every file becomes the lake's own.",
     ),
-    option("--memory-limit", metavar="SIZE", help="What DuckDB may hold in memory while it copies, such as 2GB."),
+    option(
+        "--memory-limit",
+        callback=_size,
+        metavar="SIZE",
+        help="What DuckDB may hold in memory while it copies, such as 2GB.",
+    ),
     option(
         "--partition-by",
         multiple=True,

@@ -2,12 +2,20 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, field
 from typing import Literal
 
 from bridge.model.paths import PathMap
 
-__all__ = ["Options"]
+__all__ = ["Options", "is_size"]
+
+_SIZE = re.compile(r"\d+(\.\d+)?\s*([KMGT]i?B|B)", re.IGNORECASE)
+
+
+def is_size(text: str) -> bool:
+    """Whether a text is an amount of memory: 500MB, 2GiB or the like."""
+    return _SIZE.fullmatch(text.strip()) is not None
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 import duckdb
 
 from bridge.errors import Blocked, BridgeError, Conflict, Missing, Unanswered, Unreachable, UsageError
-from bridge.model.options import Options
+from bridge.model.options import Options, is_size
 from bridge.model.paths import normalise, scheme
 from converters.parquet import quiet
 from converters.parquet.sql import identifier, literal
@@ -36,7 +36,6 @@ _MAGIC = slice(8, 12)
 _VERSION = slice(12, 20)
 _NEWEST = 68
 """The newest storage version that DuckDB 1.5 reads."""
-_LIMIT = re.compile(r"\d+(\.\d+)?\s*([KMGT]i?B|B)", re.IGNORECASE)
 _OPTIONS = frozenset({"key_env"})
 
 
@@ -62,7 +61,7 @@ def file_at(rest: str, options: Options) -> File:
     if unknown := sorted(given.keys() - _OPTIONS):
         raise UsageError(f"--source-option {unknown[0]} is not known for a DuckDB file", hint="known: key_env=NAME")
     limit = options.memory_limit
-    if limit is not None and not _LIMIT.fullmatch(limit.strip()):
+    if limit is not None and not is_size(limit):
         raise UsageError(f"--memory-limit {limit!r} is not a size", hint="write 500MB, 2GiB or the like")
     return File(os.path.realpath(path), given.get("key_env", KEY_VARIABLE), limit)
 
