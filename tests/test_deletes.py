@@ -173,6 +173,34 @@ def test_duckdb_hides_only_what_it_takes_out_of_the_catalog(tmp_path: Path) -> N
         assert connection.execute(count.format(first)).fetchall() == [(10,)]
 
 
+@pytest.mark.parametrize("option", ["", "DATA_INLINING_ROW_LIMIT 100"])
+def test_rows_without_a_stored_row_id_are_updated_and_deleted_one_by_one(option: str, tmp_path: Path) -> None:
+    """As Spark's MERGE writes those that it inserts. DuckDB 1.5.5 would inline them all under the row id 0."""
+    found, lake = copied("v3_lineage", tmp_path / "source"), tmp_path / "lake.ducklake"
+    migrate(found, lake, metadata_files(found)[-2])
+    [(path,)] = lake_rows(lake, "SELECT path FROM ducklake_data_file WHERE end_snapshot IS NULL")
+    lake.unlink()
+    rows = pq.read_table(path)
+    place, stored = rows.column_names.index("_row_id"), rows.column("_row_id").to_pylist()
+    kept = pa.array([None if each in (3, 4, 5) else each for each in stored], pa.int64())
+    pq.write_table(rows.set_column(place, rows.schema.field(place), kept), path)
+    migrate(found, lake, metadata_files(found)[-2])
+    migrate(found, lake)
+    steps = [
+        "UPDATE lake.t SET v = 'one' WHERE id IN (0, 3, 4, 5)",
+        "DELETE FROM lake.t WHERE id = 3",
+        "UPDATE lake.t SET v = 'two' WHERE id = 4",
+        "DELETE FROM lake.t WHERE id = 0",
+        "INSERT INTO lake.t VALUES (20, 'new')",
+        "UPDATE lake.t SET v = 'three' WHERE id = 20",
+    ]
+    assert use(str(lake), steps, option) == [""] * len(steps)
+    with opened(lake) as connection:
+        left = dict(connection.execute("SELECT id, v FROM t ORDER BY 1").fetchall())
+    assert list(left) == [1, 2, *range(4, 14), 20]
+    assert (left[4], left[5], left[20]) == ("two", "one", "three")
+
+
 # -- what sources do
 
 
