@@ -110,6 +110,7 @@ _CHANGED = "SELECT change_type, snapshot_id, rowid, id, v FROM ducklake_table_ch
 _KINDS = "SELECT DISTINCT change_type FROM ducklake_table_changes('lake', 'main', '{}', {}, {}) ORDER BY 1"
 
 
+@pytest.mark.slow
 def test_a_compaction_is_the_same_rows_with_the_same_ids_twice(tmp_path: Path) -> None:
     """A file that stays where it is holds the source's last-updated numbers, by which DuckDB 1.5.5 says when its rows
     came and went: it pairs them with what they were only where that file holds the same numbers."""
@@ -133,6 +134,7 @@ def test_a_compaction_is_the_same_rows_with_the_same_ids_twice(tmp_path: Path) -
     assert {row[:2] for row in updated} == {("delete", 3), ("insert", 1), ("insert", 2), ("insert", None)}
 
 
+@pytest.mark.slow
 def test_duckdb_hides_only_what_it_takes_out_of_the_catalog(tmp_path: Path) -> None:
     """Why a compaction of the source is not hidden. DuckDB 1.5.5 itself shows rows that its rewrite keeps as updates to
     what they were. Of a merge it shows nothing, because the new file stands for the past in the place of files that are
@@ -173,8 +175,7 @@ def test_duckdb_hides_only_what_it_takes_out_of_the_catalog(tmp_path: Path) -> N
         assert connection.execute(count.format(first)).fetchall() == [(10,)]
 
 
-@pytest.mark.parametrize("option", ["", "DATA_INLINING_ROW_LIMIT 100"])
-def test_rows_without_a_stored_row_id_are_updated_and_deleted_one_by_one(option: str, tmp_path: Path) -> None:
+def test_rows_without_a_stored_row_id_are_updated_and_deleted_one_by_one(tmp_path: Path) -> None:
     """As Spark's MERGE writes those that it inserts. DuckDB 1.5.5 would inline them all under the row id 0."""
     found, lake = copied("v3_lineage", tmp_path / "source"), tmp_path / "lake.ducklake"
     migrate(found, lake, metadata_files(found)[-2])
@@ -194,7 +195,7 @@ def test_rows_without_a_stored_row_id_are_updated_and_deleted_one_by_one(option:
         "INSERT INTO lake.t VALUES (20, 'new')",
         "UPDATE lake.t SET v = 'three' WHERE id = 20",
     ]
-    assert use(str(lake), steps, option) == [""] * len(steps)
+    assert use(str(lake), steps, "DATA_INLINING_ROW_LIMIT 100") == [""] * len(steps)
     with opened(lake) as connection:
         left = dict(connection.execute("SELECT id, v FROM t ORDER BY 1").fetchall())
     assert list(left) == [1, 2, *range(4, 14), 20]
