@@ -8,6 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import duckdb
 import fastavro
 import numpy as np
 import polars as pl
@@ -22,7 +23,7 @@ import bridge
 from converters.deletes.vectors import decode
 from converters.deletes.windows import settle
 from tests.judge import Subject, Version, judge
-from tests.support import Case, case, lake_rows, subject, use
+from tests.support import Case, case, lake_rows, opened, subject, use
 from tests.test_bad_input import refused
 from tests.test_ownership import copied
 from tests.test_runs import metadata_files, options
@@ -103,6 +104,102 @@ def test_the_changes_of_a_file_that_ends_leave_out_what_was_deleted_before(tmp_p
         "SELECT list(id ORDER BY id) = [3, 5, 7, 9] FROM lake.table_changes('t', 3, 3) WHERE change_type = 'delete'"
     )
     assert use(str(lake), [f"SELECT CASE WHEN ({wanted}) THEN 1 ELSE error('other changes') END"]) == [""]
+
+
+_CHANGED = "SELECT change_type, snapshot_id, rowid, id, v FROM ducklake_table_changes('lake', 'main', 't', {0}, {0})"
+_KINDS = "SELECT DISTINCT change_type FROM ducklake_table_changes('lake', 'main', '{}', {}, {}) ORDER BY 1"
+
+
+@pytest.mark.slow
+def test_a_compaction_is_the_same_rows_with_the_same_ids_twice(tmp_path: Path) -> None:
+    """A file that stays where it is holds the source's last-updated numbers, by which DuckDB 1.5.5 says when its rows
+    came and went: it pairs them with what they were only where that file holds the same numbers."""
+    found, lake = case("v3_lineage"), tmp_path / "lake.ducklake"
+    migrate(found, lake)
+    [(compacted,)] = lake_rows(
+        lake, "SELECT snapshot_id FROM ducklake_snapshot_changes WHERE commit_message LIKE 'replace of %'"
+    )
+    with opened(lake) as connection:
+        rows = connection.execute(_CHANGED.format(compacted)).fetchall()
+        updated = connection.execute(_CHANGED.format(compacted - 1)).fetchall()
+        before, after = (
+            connection.execute(f"SELECT rowid, id, v FROM t AT (VERSION => {at}) ORDER BY 1").fetchall()
+            for at in (compacted - 1, compacted)
+        )
+    assert before == after and len(before) == 10 and compacted == 4
+    assert sorted(row[2:] for row in rows if row[0] in ("delete", "update_preimage")) == before
+    assert sorted(row[2:] for row in rows if row[0] in ("insert", "update_postimage")) == before
+    assert {row[0] for row in rows if row[2] in (2, 6)} == {"insert", "delete"}  # the old file has no number for them
+    assert {row[0] for row in rows if row[2] not in (2, 6)} == {"update_preimage", "update_postimage"}
+    assert {row[:2] for row in updated} == {("delete", 3), ("insert", 1), ("insert", 2), ("insert", None)}
+
+
+@pytest.mark.slow
+def test_duckdb_hides_only_what_it_takes_out_of_the_catalog(tmp_path: Path) -> None:
+    """Why a compaction of the source is not hidden. DuckDB 1.5.5 itself shows rows that its rewrite keeps as updates to
+    what they were. Of a merge it shows nothing, because the new file stands for the past in the place of files that are
+    forgotten: it tells of each row since which snapshot of the lake it is there. The source's numbers do not."""
+    lake, count = tmp_path / "own.ducklake", "SELECT count(*) FROM t AT (VERSION => {})"
+    steps = [
+        "CALL lake.set_option('data_inlining_row_limit', 0)",
+        *("CREATE TABLE lake.a (id INT)", "INSERT INTO lake.a VALUES (1)", "INSERT INTO lake.a VALUES (2)"),
+        "CALL ducklake_merge_adjacent_files('lake', 'a')",
+        *("CREATE TABLE lake.b AS SELECT i AS id FROM range(4) r(i)", "DELETE FROM lake.b WHERE id = 1"),
+        "CALL ducklake_rewrite_data_files('lake', 'b', delete_threshold => 0.0)",
+    ]
+    assert use(str(lake), steps) == [""] * len(steps)
+    at = dict(
+        lake_rows(
+            lake,
+            "SELECT string_split(changes_made, ':')[1], max(snapshot_id) FROM ducklake_snapshot_changes GROUP BY 1",
+        )
+    )
+    with opened(lake) as connection:
+        merged, rewritten = at["merge_adjacent"], at["rewrite_delete"]
+        assert connection.execute(_KINDS.format("a", merged, merged)).fetchall() == []
+        shown = connection.execute(_KINDS.format("b", rewritten, rewritten)).fetchall()
+        assert shown == [("update_postimage",), ("update_preimage",)]
+    migrate(case("v3_lineage"), lake)
+    noted = "SELECT data_file_id, begin_snapshot, end_snapshot, path_is_relative FROM ducklake_data_file"
+    files = [each for each in lake_rows(lake, f"{noted} ORDER BY 2") if not each[3]]
+    first = files[0][1]
+    [(whole, compacted)] = [(id_, begin) for id_, begin, end, _ in files if end is None and begin == first + 3]
+    with opened(lake) as connection:
+        assert connection.execute(count.format(first)).fetchall() == [(5,)]
+    with duckdb.connect(str(lake)) as catalog:  # as a merge would leave it
+        catalog.execute("DELETE FROM ducklake_data_file WHERE end_snapshot <= ? AND NOT path_is_relative", [compacted])
+        merged_so = "UPDATE ducklake_data_file SET begin_snapshot = ?, partial_max = ? WHERE data_file_id = ?"
+        catalog.execute(merged_so, [first, compacted, whole])
+    with opened(lake) as connection:
+        assert connection.execute(_KINDS.format("t", compacted, compacted)).fetchall() == []
+        assert connection.execute(count.format(first)).fetchall() == [(10,)]
+
+
+def test_rows_without_a_stored_row_id_are_updated_and_deleted_one_by_one(tmp_path: Path) -> None:
+    """As Spark's MERGE writes those that it inserts. DuckDB 1.5.5 would inline them all under the row id 0."""
+    found, lake = copied("v3_lineage", tmp_path / "source"), tmp_path / "lake.ducklake"
+    migrate(found, lake, metadata_files(found)[-2])
+    [(path,)] = lake_rows(lake, "SELECT path FROM ducklake_data_file WHERE end_snapshot IS NULL")
+    lake.unlink()
+    rows = pq.read_table(path)
+    place, stored = rows.column_names.index("_row_id"), rows.column("_row_id").to_pylist()
+    kept = pa.array([None if each in (3, 4, 5) else each for each in stored], pa.int64())
+    pq.write_table(rows.set_column(place, rows.schema.field(place), kept), path)
+    migrate(found, lake, metadata_files(found)[-2])
+    migrate(found, lake)
+    steps = [
+        "UPDATE lake.t SET v = 'one' WHERE id IN (0, 3, 4, 5)",
+        "DELETE FROM lake.t WHERE id = 3",
+        "UPDATE lake.t SET v = 'two' WHERE id = 4",
+        "DELETE FROM lake.t WHERE id = 0",
+        "INSERT INTO lake.t VALUES (20, 'new')",
+        "UPDATE lake.t SET v = 'three' WHERE id = 20",
+    ]
+    assert use(str(lake), steps, "DATA_INLINING_ROW_LIMIT 100") == [""] * len(steps)
+    with opened(lake) as connection:
+        left = dict(connection.execute("SELECT id, v FROM t ORDER BY 1").fetchall())
+    assert list(left) == [1, 2, *range(4, 14), 20]
+    assert (left[4], left[5], left[20]) == ("two", "one", "three")
 
 
 # -- what sources do

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -67,6 +68,7 @@ MORE = (
 def test_state_by_state_the_deletes_find_their_rows(kind: str, follow: bool, tmp_path: Path) -> None:
     found, lake = ordered(kind, tmp_path / "source"), tmp_path / "lake.ducklake"
     asked = options(found, rewrite=REWRITE.get(kind, "always"), ownership="adopt")
+    asked = replace(asked, verify="metadata")
     for metadata in metadata_files(found):
         source, target = f"iceberg:{metadata}", f"ducklake:{lake}"
         if follow:

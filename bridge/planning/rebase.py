@@ -91,7 +91,7 @@ def _compared(
     order = np.argsort(np.concatenate([np.zeros(len(gone), dtype=np.int64), now[kept]]), kind="stable")
     every = pa.concat_tables([_only_there(standing, gone), ours]).take(pa.array(order))
     was = np.concatenate([np.full(len(gone), -1, dtype=np.int64), kept])[order]
-    return every, _deletes(files, start, standing, held, was), was
+    return every, _deletes(files, start, standing, held, gone, was), was
 
 
 def _held(
@@ -163,8 +163,14 @@ def _with(rows: pa.Table, name: str, column: pa.Array) -> pa.Table:
 
 
 def _deletes(
-    files: Files, start: int, standing: Standing, held: Mapping[int, tuple[int, ...]], was: np.ndarray
+    files: Files,
+    start: int,
+    standing: Standing,
+    held: Mapping[int, tuple[int, ...]],
+    gone: Sequence[int],
+    was: np.ndarray,
 ) -> pa.Table:
+    """The deleted rows of what comes, and those that are deleted in files which only the target has."""
     file, position, begin = (files.deletes.column(name).to_numpy() for name in DELETED_ROWS.names)
     now = np.full(files.table.num_rows, -1, dtype=np.int64)
     now[was[was >= 0]] = np.flatnonzero(was >= 0)
@@ -176,6 +182,12 @@ def _deletes(
             there = np.isin(position[low:high], theirs[parts[0]])
             moved[low:high] = np.where(there, 0, moved[low:high])
     known = now[file] >= 0
-    file, position, moved = now[file][known], position[known], moved[known]
+    places = np.full(standing.files.num_rows, -1, dtype=np.int64)
+    places[gone] = np.flatnonzero(was < 0)
+    there, lost = (standing.deletes.column(name).to_numpy() for name in ("file", "position"))
+    ended = places[there] >= 0
+    file = np.concatenate([now[file][known], places[there][ended]])
+    position = np.concatenate([position[known], lost[ended]])
+    moved = np.concatenate([moved[known], np.zeros(int(ended.sum()), dtype=np.int64)])
     order = np.lexsort((position, file))
     return pa.table([file[order], position[order], moved[order]], schema=DELETED_ROWS)

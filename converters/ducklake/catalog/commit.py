@@ -23,7 +23,7 @@ from converters.ducklake.catalog.counting import live_rows
 from converters.ducklake.catalog.definition import define
 from converters.ducklake.catalog.deletes import write_deletes
 from converters.ducklake.catalog.folders import directory, table_folder
-from converters.ducklake.catalog.inlined_place import inlined_place
+from converters.ducklake.catalog.inlined_place import inlined_place, nothing_inlined
 from converters.ducklake.catalog.job import Ids, Job, Rows, Snapshot, job_of
 from converters.ducklake.catalog.objects import add_objects, add_schema
 from converters.ducklake.catalog.reads import Head
@@ -100,6 +100,10 @@ def write_tables(
         snapshot.schema_version = version
     for job in jobs:
         _schema_versions(session, rows, job, chosen)
+        if job.table.format == "iceberg" and job.table.next_row_id is not None:
+            # files may store a row id for some of their rows alone: DuckDB 1.5.5 inlines the others, when they are
+            # updated, all under the row id 0, and loses them all when one is changed again
+            nothing_inlined(session, rows, job.table_id)
         _bookmark(session, rows, job, snapshots[-1].id)
     # a data change must raise next_file_id, or attached sessions keep statistics that no longer hold
     next_file_id = ids.file + 1

@@ -15,7 +15,7 @@ from converters.ducklake.columns import ColumnRow, sql_type
 from converters.ducklake.identifiers import identifier
 from converters.ducklake.types import postgres_type, sqlite_type
 
-__all__ = ["inlined_place"]
+__all__ = ["inlined_place", "nothing_inlined"]
 
 _INLINED_COLUMNS = frozenset({"row_id", "begin_snapshot", "end_snapshot"})
 _SERVER_COLUMNS = 1600
@@ -32,8 +32,7 @@ def inlined_place(session: Session, rows: Rows, table_id: int, columns: Mapping[
         return
     if session.place.is_server and not _fits_server([columns[id_] for _, id_ in top]):
         # DuckDB 1.5.5 would try all the same at the first small insert, and fail
-        if not reads.table_setting(session, table_id, "data_inlining_row_limit"):
-            rows.add("metadata", "data_inlining_row_limit", "0", "table", table_id)
+        nothing_inlined(session, rows, table_id)
         return
     name = f"ducklake_inlined_data_{table_id}_{version}"
     listed = "".join(
@@ -43,6 +42,14 @@ def inlined_place(session: Session, rows: Rows, table_id: int, columns: Mapping[
         f"CREATE TABLE {identifier(name)} (row_id BIGINT, begin_snapshot BIGINT, end_snapshot BIGINT{listed})"
     )
     rows.add("inlined_data_tables", table_id, name, version)
+
+
+def nothing_inlined(session: Session, rows: Rows, table_id: int) -> None:
+    """Small changes of a table go to files, unless somebody has said otherwise."""
+    said = ("data_inlining_row_limit", "0", "table", table_id)
+    noted = said in rows.by_table.get("ducklake_metadata", ())
+    if not noted and not reads.table_setting(session, table_id, "data_inlining_row_limit"):
+        rows.add("metadata", *said)
 
 
 def _inlined_type(backend: str, columns: Mapping[int, ColumnRow], id_: int) -> str:
