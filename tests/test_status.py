@@ -12,7 +12,11 @@ import pyarrow as pa
 import pytest
 
 import bridge
+from bridge.cli.told import lines
+from bridge.mirroring.pair import Pair
+from bridge.mirroring.rounds import catch_up
 from bridge.mirroring.status import Standing, TableStatus, status
+from bridge.ports import Silent
 from tests.support import Case, case, lake_rows, run_here, use
 from tests.test_ownership import copied
 from tests.test_runs import metadata_files, options
@@ -73,9 +77,15 @@ def test_a_table_that_was_changed_in_the_lake(table: Case, tmp_path: Path) -> No
     bridge.migrate(f"iceberg:{older}", f"ducklake:{lake}", options(table))
     assert use(str(lake), ["DELETE FROM lake.t WHERE id = (SELECT min(id) FROM lake.t)"]) == [""]
     same = asked(table, older, lake)
-    assert same.standing is Standing.CHANGED and same.exit_code == 0 and "inlined_delete" in same.message
+    assert same.standing is Standing.CHANGED and same.exit_code == 5 and "inlined_delete" in same.message
     both = asked(table, table.metadata, lake)
     assert both.standing is Standing.CHANGED and both.exit_code == 5 and both.behind == 1 and both.hint
+    made = catch_up(Pair(f"iceberg:{table.metadata}", f"ducklake:{lake}", options(table)), Silent())
+    [outcome] = made.tables
+    told = asked(table, table.metadata, lake, made.began + made.seconds)
+    assert made.exit_code == 5 and (outcome.behind, outcome.message) == (1, f"{both.message}; {both.hint}")
+    assert outcome.behind_seconds == pytest.approx(told.behind_seconds, abs=made.seconds)
+    assert " behind=1 " in lines(made, "text", str)[0]
     assert use(str(lake), ["DROP TABLE lake.t"]) == [""]
     dropped = asked(table, older, lake)
     assert dropped.exit_code == 5 and "was dropped in the lake" in dropped.message and dropped.behind is None

@@ -75,7 +75,8 @@ def _facts(each: TableOutcome) -> dict[str, Any]:
         facts |= {"commits": each.commits, "files": each.files, "bytes": each.bytes}
     if each.commit:
         facts["commit"] = each.commit
-    facts |= {"behind": each.behind, "behind_seconds": round(each.behind_seconds, 3)}
+    if each.behind is not None and each.behind_seconds is not None:
+        facts |= {"behind": each.behind, "behind_seconds": round(each.behind_seconds, 3)}
     if each.message:
         facts["message"] = each.message
     return facts

@@ -90,8 +90,9 @@ class Metrics:
                 self._values[name] = {key: value for key, value in self._values[name].items() if key[0] != pair}
         keyed = [((pair, self._blot(str(table.source))), table) for table in (*each.tables, *each.aside)]
         for key, table in keyed:
-            self._values["lag_commits"][key] = table.behind
-            self._values["lag_seconds"][key] = table.behind_seconds
+            if table.behind is not None and table.behind_seconds is not None:  # what is not known has no number
+                self._values["lag_commits"][key] = table.behind
+                self._values["lag_seconds"][key] = table.behind_seconds
             for state in State:
                 self._values["table_state"][(*key, state.value)] = float(state is table.state)
         for key, table in keyed[: len(each.tables)]:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 from bridge.app import Ends
 from bridge.errors import BridgeError, Conflict, Overtaken, Unreachable
-from bridge.mirroring.pair import Pair, State, TableOutcome
+from bridge.mirroring.pair import TROUBLE, Pair, State, TableOutcome
 from bridge.model.options import Options
 from bridge.model.table import TableName
 from bridge.planning.selection import is_wanted, literal, matches, targets
@@ -190,4 +190,5 @@ def _of(each: TargetTable) -> str:
 
 def _told(name: TableName, each: TargetTable, state: State, message: str) -> TableOutcome:
     assert each.bookmark is not None
-    return TableOutcome(name, each.name, state, each.bookmark.commit, message=message)
+    told = TableOutcome(name, each.name, state, each.bookmark.commit, message=message)
+    return replace(told, behind=None, behind_seconds=None) if state in TROUBLE else told

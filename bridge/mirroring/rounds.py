@@ -10,6 +10,7 @@ from bridge.errors import BridgeError
 from bridge.mirroring.expiry import Danger, Expiring, expiring
 from bridge.mirroring.names import follow_names
 from bridge.mirroring.pair import Pair, Round, State, TableOutcome
+from bridge.mirroring.verdict import lag_of, verdict_of
 from bridge.model.findings import Code
 from bridge.model.options import Options
 from bridge.planning.plan import Action, TablePlan
@@ -138,15 +139,14 @@ def _standing(each: TablePlan, report: Report, now: float) -> TableOutcome:
         return TableOutcome(each.source, each.target, state, commit, time_, message=said)
     blocker = each.blockers[0]
     held_commit = mark.commit if mark is not None else ""
-    place = next((number for number, commit in enumerate(commits) if commit.id == held_commit), -1)
-    coming = commits[place + 1 :]
+    behind, seconds = lag_of(each.table, verdict_of(each.table, there).base, now) if each.table else (None, None)
     return TableOutcome(
         each.source,
         each.target,
         _STATES.get(blocker.code, State.BLOCKED),
         held_commit,
-        commits[place].time if place >= 0 else None,
-        behind=len(coming),
-        behind_seconds=max(0.0, now - coming[0].time / 1_000_000) if coming else 0.0,
-        message=str(blocker),
+        next((commit.time for commit in commits if commit.id == held_commit), None),
+        behind=behind,
+        behind_seconds=seconds,
+        message=str(blocker).removeprefix(f"{each.source}: "),
     )

@@ -5,42 +5,21 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from enum import Enum
 
 import pyarrow.compute as pc
 
 from bridge.app import Ends, circle, open_ends
-from bridge.errors import Blocked, Conflict, Unreachable
+from bridge.errors import Blocked, Unreachable
 from bridge.mirroring.expiry import Expiring, expiring
 from bridge.mirroring.names import left_behind
-from bridge.model.findings import Finding
+from bridge.mirroring.verdict import Standing, foreign, lag_of, verdict_of
 from bridge.model.options import Options
 from bridge.model.table import Table, TableName
-from bridge.planning.onward import base_of
-from bridge.planning.planner import definition_of
 from bridge.planning.recalling import recalled
 from bridge.planning.selection import select, targets, unmatched, waits
 from bridge.ports import ProgressSink, Silent, SourceTable, TargetTable
 
 __all__ = ["Standing", "TableStatus", "status"]
-
-
-class Standing(Enum):
-    """How a table of the target stands to that of the source."""
-
-    CURRENT = "current"
-    BEHIND = "behind"
-    ABSENT = "absent"
-    """Not migrated yet."""
-    CHANGED = "changed"
-    """Somebody else wrote to the target's table."""
-    DIVERGED = "diverged"
-    """The source no longer has the commit that the target holds."""
-    FOREIGN = "foreign"
-    """The target's table of that name is not from this source."""
-    UNREADABLE = "unreadable"
-    DROPPED = "dropped"
-    """The source has no table of that name any more."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,13 +105,16 @@ def _one(
     table = recalled(source, held)
     commits = table.commits
     said = circle(ends, table, to)
-    verdict = _verdict(table, held, options) if said is None else _foreign(said)
+    verdict = verdict_of(table, held) if said is None else foreign(said)
     mark = held.bookmark if held is not None else None
     mine = next((each for each in commits if mark is not None and each.id == mark.commit), None)
+    behind, seconds = lag_of(table, verdict.base, now)
     found = TableStatus(
         name,
         to,
         verdict.standing,
+        behind=behind,
+        behind_seconds=seconds,
         newest=commits[-1].id if commits else "",
         newest_time=commits[-1].time if commits else None,
         held=mark.commit if mark is not None else None,
@@ -144,58 +126,9 @@ def _one(
     if verdict.base is None:
         return found, table
     if verdict.base == len(commits):
-        return replace(found, behind=0, behind_seconds=0.0, pending_files=0, pending_bytes=0), table
-    coming = commits[verdict.base + 1 :]
-    oldest = coming[0].time if coming else table.updated
+        return replace(found, pending_files=0, pending_bytes=0), table
     files, size = _pending(source, verdict.base, held, progress)
-    age = max(0.0, now - oldest / 1_000_000)
-    found = replace(found, behind=len(coming), behind_seconds=age, pending_files=files, pending_bytes=size)
-    return found, table
-
-
-@dataclass(frozen=True, slots=True)
-class _Verdict:
-    """`base` is the commit index that the target holds, the number of commits when nothing is to come, None when that
-    cannot be told."""
-
-    standing: Standing
-    base: int | None
-    message: str = ""
-    hint: str = ""
-    exit_code: int = 0
-
-
-def _verdict(table: Table, held: TargetTable | None, options: Options) -> _Verdict:
-    """What the planner would start from."""
-    if held is None:
-        return _Verdict(Standing.ABSENT, -1, "not migrated yet")
-    changed = held.bookmark.changed_by if held.bookmark is not None else ""
-    try:
-        base = base_of(table, held, definition_of(table), options)
-    except Conflict as error:
-        ids = [each.id for each in table.commits]
-        place = ids.index(held.bookmark.commit) if held.bookmark and held.bookmark.commit in ids else None
-        if changed.startswith("dropped_table"):
-            place = None
-        elif place == len(ids) - 1:
-            place = len(ids)
-        if not changed and not table.imported:
-            return _Verdict(
-                Standing.DIVERGED, place, error.message, "mirror follows it by a difference; migrate does not"
-            )
-        return _Verdict(Standing.CHANGED, place, error.message, error.hint, error.exit_code)
-    if isinstance(base, Finding):
-        return _foreign(base)
-    if base == len(table.commits):
-        if changed:
-            return _Verdict(Standing.CHANGED, base, f"changed in the target by {changed}; nothing is to come")
-        return _Verdict(Standing.CURRENT, base)
-    kept = "" if base < len(table.commits) - 1 else "no commit is to come, but what the table says of itself changed"
-    return _Verdict(Standing.BEHIND, base, kept)
-
-
-def _foreign(said: Finding) -> _Verdict:
-    return _Verdict(Standing.FOREIGN, None, said.detail, said.hint, Blocked.exit_code)
+    return replace(found, pending_files=files, pending_bytes=size), table
 
 
 def _pending(source: SourceTable, base: int, held: TargetTable | None, progress: ProgressSink) -> tuple[int, int]:

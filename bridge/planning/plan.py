@@ -42,7 +42,7 @@ class Rewrite:
 @dataclass(frozen=True, slots=True)
 class TablePlan:
     """The decision about one table. `first` is the first commit index carried, `base` the one the target holds
-    already; `files` and `bytes` are registered in place; table and files are None when it could not be read."""
+    already; `files` and `bytes` are registered in place; `table` and `data` are None when they could not be read."""
 
     source: TableName
     target: TableName

@@ -109,6 +109,7 @@ def decided(
 ) -> TablePlan:
     """The plan of one table. What is wrong with one of several never stops the others."""
     there = held.get(target)
+    table: Table | None = None
     try:
         try:
             table, files, lost = read()
@@ -134,7 +135,8 @@ def decided(
     except Conflict as error:
         if not several or error.retryable or isinstance(error, Overtaken):  # it passes by itself
             raise
-        return blocked_table(name, target, Finding(Code.TARGET_CONFLICT, str(name), error.message, error.hint))
+        blocked = blocked_table(name, target, Finding(Code.TARGET_CONFLICT, str(name), error.message, error.hint))
+        return replace(blocked, table=table)
 
 
 def _twice(
