@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 from click.core import ParameterSource
 
-from bridge.cli.options import following, interval, option, options_of, selecting
+from bridge.cli.options import asking, following, interval, option, options_of
 from bridge.errors import BridgeError, Unreachable, UsageError
 
 if TYPE_CHECKING:
@@ -171,12 +171,13 @@ def _until_stopped() -> threading.Event:
 @click.command()
 @click.argument("source")
 @click.argument("target")
-@selecting
+@asking
 def status(source: str, target: str, as_json: bool, **given: Any) -> None:
     """Show how far a target is behind its source: commits, seconds and bytes to come, table by table.
 
-    Nothing is written. Exit code 0 also when a table is behind; 3 when one is blocked, 5 when it was changed or rolled
-    back so that it cannot be caught up with, 6 when it cannot be reached.
+    Nothing is written. The options are those of mirror, whose next round this foretells. Exit code 0 also when a table
+    is behind; 3 when one is blocked, 5 when it was changed so that it cannot be caught up with, 6 when it cannot be
+    reached.
     """
     import time
 

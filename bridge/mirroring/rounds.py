@@ -10,7 +10,7 @@ from bridge.errors import BridgeError
 from bridge.mirroring.expiry import Danger, Expiring, expiring
 from bridge.mirroring.names import follow_names
 from bridge.mirroring.pair import Pair, Round, State, TableOutcome
-from bridge.mirroring.verdict import lag_of, verdict_of
+from bridge.mirroring.verdict import left_by
 from bridge.model.findings import Code
 from bridge.model.options import Options
 from bridge.planning.plan import Action, TablePlan
@@ -78,7 +78,7 @@ def _outcomes(report: Report, ends: Ends, now: float) -> list[TableOutcome]:
                 state=State.UNVERIFIED if faults else State.APPLIED,
                 commits=made.snapshots,
                 files=made.files,
-                bytes=each.bytes + sum(rewrite.bytes for rewrite in each.rewrites),
+                bytes=each.brings[1],
                 message=faults or _said(each),
             )
         elif own and outcome.state is State.CURRENT:  # as an earlier run left it
@@ -139,7 +139,7 @@ def _standing(each: TablePlan, report: Report, now: float) -> TableOutcome:
         return TableOutcome(each.source, each.target, state, commit, time_, message=said)
     blocker = each.blockers[0]
     held_commit = mark.commit if mark is not None else ""
-    behind, seconds = lag_of(each.table, verdict_of(each.table, there).base, now) if each.table else (None, None)
+    behind, seconds = left_by(each, there, now)
     return TableOutcome(
         each.source,
         each.target,

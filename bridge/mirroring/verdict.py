@@ -10,10 +10,11 @@ from bridge.model.findings import Finding
 from bridge.model.options import Options
 from bridge.model.table import Table
 from bridge.planning.onward import base_of
+from bridge.planning.plan import TablePlan
 from bridge.planning.planner import definition_of
 from bridge.ports import TargetTable
 
-__all__ = ["Standing", "Verdict", "foreign", "lag_of", "verdict_of"]
+__all__ = ["Standing", "Verdict", "foreign", "lag_of", "left_by", "verdict_of"]
 
 
 class Standing(Enum):
@@ -29,6 +30,8 @@ class Standing(Enum):
     """The source no longer has the commit that the target holds."""
     FOREIGN = "foreign"
     """The target's table of that name is not from this source."""
+    BLOCKED = "blocked"
+    """Something has to be done about it before it can go on."""
     UNREADABLE = "unreadable"
     DROPPED = "dropped"
     """The source has no table of that name any more."""
@@ -91,3 +94,8 @@ def lag_of(table: Table, base: int | None, now: float) -> tuple[int | None, floa
     coming = table.commits[base + 1 :]
     oldest = coming[0].time if coming else table.updated
     return len(coming), max(0.0, now - oldest / 1_000_000)
+
+
+def left_by(plan: TablePlan, there: TargetTable | None, now: float) -> tuple[int | None, float | None]:
+    """What is to come of a table that a round leaves as it was."""
+    return (None, None) if plan.table is None else lag_of(plan.table, verdict_of(plan.table, there).base, now)
