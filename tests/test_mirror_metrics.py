@@ -14,7 +14,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from bridge.cli.secrets import Hidden
 from bridge.cli.told import lines
-from bridge.errors import Unreachable, UsageError
+from bridge.errors import Conflict, Overtaken, Unreachable, UsageError
 from bridge.mirroring.metrics import Metrics
 from bridge.mirroring.pair import Pair, Round, State, TableOutcome
 from bridge.model.table import TableName
@@ -156,6 +156,24 @@ def test_no_credential_is_in_labels_or_lines(tmp_path: Path) -> None:
     told = "\n".join([*lines(each, "text", hidden.blot), *lines(each, "json", hidden.blot)])
     assert "geheim" not in path.read_text() + told + repr(each.pair)
     assert "host=h dbname=x" in path.read_text() and "refused" in told
+
+
+def test_what_another_process_was_at_is_no_trouble_of_a_mirror_that_looks_again() -> None:
+    error = Overtaken("a changed in the lake since the plan was made", hint="run it again")
+    error.table = "db.a"
+
+    def said(error: Conflict, first: bool) -> list[str]:
+        [text] = lines(Round(PAIR, 1000.0, 1.0, error=error), "json", str, None, first)
+        return [json.loads(text).get(key) for key in ("level", "state", "exit_code", "target", "hint")]
+
+    looks = "another process was at it; the next round looks again"
+    for each, table in (
+        (error, "db.a"),
+        (Conflict("another writer was first", hint="run it again", retryable=True), None),
+    ):
+        assert said(each, True) == ["info", "meanwhile", 5, table, looks]
+        assert said(each, False) == ["error", "meanwhile", 5, table, "another process was at it; run it again"]
+    assert said(Conflict("read by other column names"), True) == ["error", "failed", 5, None, None]
 
 
 def test_a_line_for_what_changed_or_is_in_trouble() -> None:

@@ -129,9 +129,12 @@ def _follow(pairs: tuple[Pair, ...], once: bool, run: dict[str, Any], hidden: Hi
         metrics = Metrics(run["metrics_file"], hidden.blot)
 
     last: dict[int, Round] = {}
+    failed: set[int] = set()
 
     def tell(each: Round) -> None:
-        render.say(*told.lines(each, run["log_format"], hidden.blot, last.get(id(each.pair))))
+        first = not once and id(each.pair) not in failed
+        render.say(*told.lines(each, run["log_format"], hidden.blot, last.get(id(each.pair)), first))
+        (failed.discard if each.error is None else failed.add)(id(each.pair))
         if each.error is None:
             last[id(each.pair)] = told.kept(each, last.get(id(each.pair)))
         if metrics is not None:
