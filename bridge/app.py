@@ -147,7 +147,7 @@ def _plan(ends: Ends, options: Options, progress: ProgressSink) -> tuple[Plan, M
             raise
     names = targets(chosen, options, lake.rename)
     clashes = clashes_of(names)
-    held, hidden = _looked_up(lake, names)
+    held, hidden = looked_up(lake, names)
     newest = lake.newest()
     tables, unreachable, several = [], [], len(chosen) > 1 or options.follow
     tables += [stopped(TablePlan(name, names[name], Action.BLOCKED, ()), error) for name, error in hidden.items()]
@@ -180,10 +180,10 @@ def _plan(ends: Ends, options: Options, progress: ProgressSink) -> tuple[Plan, M
     return Plan(str(from_), str(ends.to), planned, digest.hexdigest()[:16], noticed, objects), held
 
 
-def _looked_up(
+def looked_up(
     lake: Target, names: Mapping[TableName, TableName]
 ) -> tuple[Mapping[TableName, TargetTable], dict[TableName, BridgeError]]:
-    """What the target holds, and of several tables those of which it cannot tell."""
+    """What the target holds under some names, and of several tables those of which it cannot tell."""
     hidden: dict[TableName, BridgeError] = {}
     while True:
         try:

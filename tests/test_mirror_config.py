@@ -229,7 +229,7 @@ def test_documents_that_are_none(content: bytes, place: str, said: str, loop: Lo
 
 
 def test_files_that_are_none(tmp_path: Path) -> None:
-    assert run_here("mirror", "--config", tmp_path / "nothing").code == 6
+    assert run_here("mirror", "--config", tmp_path / "nothing").code == 2
     assert run_here("mirror", "--config", tmp_path).code == 2
     (tmp_path / "large.yaml").write_bytes(b"#" * (1 << 21))
     assert run_here("mirror", "--config", tmp_path / "large.yaml").code == 2

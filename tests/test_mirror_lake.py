@@ -28,6 +28,7 @@ from bridge.ports import Silent
 from converters.ducklake.reader import LakeSourceTable
 from converters.iceberg import writer
 from converters.iceberg.writer import IcebergTarget
+from tests.foretold import foretold
 from tests.iceberg_judge import Published, judge_iceberg
 from tests.support import lake_rows, opened, run_here, use
 from tests.test_publish import appended
@@ -55,8 +56,10 @@ class Followed:
         options = f"DATA_PATH '{self.lake}.files/', DATA_INLINING_ROW_LIMIT 0"
         assert [each for each in use(self.attach, ["USE lake", *statements], options) if each] == []
 
-    def round(self, on_drop: Any = "keep", **more: Any) -> Round:
-        return catch_up(replace(self.pair(**more), on_drop=on_drop), Silent())
+    def round(self, on_drop: Any = "keep", *, told: bool = False, **more: Any) -> Round:
+        """Catch up; `told`: status says it all before."""
+        pair = replace(self.pair(**more), on_drop=on_drop)
+        return foretold(pair) if told else catch_up(pair, Silent())
 
     def pair(self, **more: Any) -> Pair:
         return Pair(
@@ -194,6 +197,26 @@ def test_patterns_of_what_is_gone_or_still_to_come_hold_nothing_up(tmp_path: Pat
     followed.do("DROP TABLE z", "DROP TABLE s.c")
     said = run_here("status", *followed.ends()[:2])
     assert said.code == 0 and said.out.endswith("in all: 2 dropped\n")
+
+
+@pytest.mark.slow
+def test_what_status_foretells_comes(tmp_path: Path) -> None:
+    """Rows in the catalog, rows that went from there to a file, names that were swapped, a table that was made anew."""
+    followed = Followed(tmp_path, False)
+    use(followed.attach, ["USE lake", "CREATE TABLE a AS SELECT 1 AS i", "CREATE TABLE b AS SELECT 2 AS i"])
+    [a, _] = status(*followed.ends(), now=time.time())
+    assert (a.pending_files, a.pending_bytes) == (1, None)
+    assert followed.round(told=True).exit_code == 0
+    followed.do("CALL ducklake_flush_inlined_data('lake')")
+    assert {each.pending_files for each in status(*followed.ends(), now=time.time())} == {1}
+    made = followed.round(told=True)
+    assert all(each.files == 1 and each.bytes for each in made.tables)
+    followed.do("ALTER TABLE a RENAME TO z", "ALTER TABLE b RENAME TO a", "ALTER TABLE z RENAME TO b")
+    assert followed.round(told=True).exit_code == 0
+    followed.do("DROP TABLE a", "CREATE TABLE a AS SELECT 3 AS j")
+    [a, _] = status(*followed.ends(), now=time.time())
+    assert (a.standing, a.exit_code) == (Standing.ABSENT, 0) and "makes this one anew" in a.message
+    assert followed.round(told=True).exit_code == 0
 
 
 @pytest.mark.slow

@@ -14,7 +14,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from bridge.cli.secrets import Hidden
 from bridge.cli.told import lines
-from bridge.errors import Unreachable, UsageError
+from bridge.errors import Conflict, Overtaken, Unreachable, UsageError
 from bridge.mirroring.metrics import Metrics
 from bridge.mirroring.pair import Pair, Round, State, TableOutcome
 from bridge.model.table import TableName
@@ -48,7 +48,7 @@ def test_a_round_in_numbers(tmp_path: Path) -> None:
     assert found["rounds_total", "blocked", "sales"] == 1
     assert found["round_seconds", "sales"] == 2 and found["last_round_timestamp_seconds", "sales"] == 1002
     assert found["last_success_timestamp_seconds", "sales", "db.a"] == 1002
-    assert ("last_success_timestamp_seconds", "sales", "db.b") not in found
+    assert found["last_success_timestamp_seconds", "sales", "db.b"] == 0, "the alert that catches everything fires"
     states = {key[2:]: value for key, value in found.items() if key[0] == "table_state"}
     assert {key for key, value in states.items() if value} == {("applied", "db.a"), ("blocked", "db.b")}
     assert len(states) == 2 * len(State)
@@ -65,7 +65,8 @@ def test_counters_go_on_in_the_next_process_and_in_the_next_round(tmp_path: Path
     assert found["rounds_total", "blocked", "sales"] == 1
     assert found["last_success_timestamp_seconds", "sales", "db.a"] == 3001
     assert found["lag_commits", "sales", "db.a"] == 0 and found["table_state", "sales", "current", "db.a"] == 1
-    assert ("lag_commits", "sales", "db.b") not in found, "a table that is gone is behind no more"
+    for name in ("lag_commits", "last_success_timestamp_seconds"):
+        assert (name, "sales", "db.b") not in found, "a table that is gone is behind no more"
     assert list(tmp_path.iterdir()) == [path]
 
 
@@ -78,6 +79,24 @@ def test_a_round_that_saw_nothing_keeps_what_is_known(tmp_path: Path) -> None:
     assert found["rounds_total", "unreachable", "sales"] == 1 and found["lag_commits", "sales", "db.a"] == 1
     assert found["last_success_timestamp_seconds", "sales", "db.a"] == 1002
     assert found["last_round_timestamp_seconds", "sales"] == 2002
+
+
+def test_a_pair_that_never_succeeded_is_waited_for_from_the_first_round(tmp_path: Path) -> None:
+    path, name = tmp_path / "m.prom", "last_success_timestamp_seconds"
+
+    def waited() -> dict[str, float]:
+        return {key[2]: value for key, value in sample(path).items() if key[:2] == (name, "sales")}
+
+    for at, each, expected in (
+        (1000.0, {"error": Unreachable("nobody answers")}, {"": 0}),
+        (2000.0, {"tables": (BLOCKED,)}, {"db.b": 0}),
+        (3000.0, {"error": Unreachable("nobody answers")}, {"db.b": 0}),
+        (4000.0, {"tables": (APPLIED,), "aside": (BLOCKED,)}, {"db.a": 4001, "db.b": 0}),
+        (5000.0, {}, {"": 5001}),
+        (6000.0, {"error": Unreachable("nobody answers")}, {"": 5001}),
+    ):
+        Metrics(str(path)).told(Round(PAIR, at, 1.0, **each))
+        assert waited() == expected
 
 
 @pytest.mark.parametrize("content", [b"", b"not metrics {", b"\xff\xfe", b"other_metric 5\n"])
@@ -137,6 +156,24 @@ def test_no_credential_is_in_labels_or_lines(tmp_path: Path) -> None:
     told = "\n".join([*lines(each, "text", hidden.blot), *lines(each, "json", hidden.blot)])
     assert "geheim" not in path.read_text() + told + repr(each.pair)
     assert "host=h dbname=x" in path.read_text() and "refused" in told
+
+
+def test_what_another_process_was_at_is_no_trouble_of_a_mirror_that_looks_again() -> None:
+    error = Overtaken("a changed in the lake since the plan was made", hint="run it again")
+    error.table = "db.a"
+
+    def said(error: Conflict, first: bool) -> list[str]:
+        [text] = lines(Round(PAIR, 1000.0, 1.0, error=error), "json", str, None, first)
+        return [json.loads(text).get(key) for key in ("level", "state", "exit_code", "target", "hint")]
+
+    looks = "another process was at it; the next round looks again"
+    for each, table in (
+        (error, "db.a"),
+        (Conflict("another writer was first", hint="run it again", retryable=True), None),
+    ):
+        assert said(each, True) == ["info", "meanwhile", 5, table, looks]
+        assert said(each, False) == ["error", "meanwhile", 5, table, "another process was at it; run it again"]
+    assert said(Conflict("read by other column names"), True) == ["error", "failed", 5, None, None]
 
 
 def test_a_line_for_what_changed_or_is_in_trouble() -> None:

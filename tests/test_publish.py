@@ -547,7 +547,7 @@ def test_a_type_that_iceberg_does_not_promote_is_written_anew_after_it_was_publi
     report = lake.publish(verify="none")
     assert report.exit_code == 0 and not report.faults, report.plan.tables[0].blockers
     [said] = [each.detail for each in report.plan.tables[0].findings if each.code.text == "history-rebuilt"]
-    assert said.startswith("3 published snapshots: x was date and is timestamp now")
+    assert said.startswith("3 published snapshots are made anew: x was date and is timestamp now")
     now = current(lake.warehouse / "main/t")[1]
     assert now["table-uuid"] == before["table-uuid"] and numbers(now)[:3] == numbers(before)
     # nothing that is left says that the column was another type

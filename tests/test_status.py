@@ -12,7 +12,12 @@ import pyarrow as pa
 import pytest
 
 import bridge
+from bridge.cli.told import lines
+from bridge.mirroring.pair import Pair
+from bridge.mirroring.rounds import catch_up
 from bridge.mirroring.status import Standing, TableStatus, status
+from bridge.ports import Silent
+from tests.foretold import foretold
 from tests.support import Case, case, lake_rows, run_here, use
 from tests.test_ownership import copied
 from tests.test_runs import metadata_files, options
@@ -38,6 +43,15 @@ def test_a_lake_that_is_not_there_yet_has_everything_to_come(table: Case, tmp_pa
     assert found.behind == len(table.facts["snapshots"]) and not lake.exists()
     report = bridge.migrate(f"iceberg:{table.metadata}", f"ducklake:{lake}", options(table))
     assert (found.pending_files, found.pending_bytes) == (report.plan.tables[0].files, report.plan.tables[0].bytes)
+
+
+def test_a_file_that_is_missing_blocks_what_is_to_come(table: Case, tmp_path: Path) -> None:
+    lake = tmp_path / "lake.ducklake"
+    for path in table.metadata.parent.parent.rglob("*.parquet"):
+        path.unlink()
+    found = asked(table, table.metadata, lake)
+    assert found.standing is Standing.BLOCKED and found.exit_code == 3 and "parquet" in found.message
+    foretold(Pair(f"iceberg:{table.metadata}", f"ducklake:{lake}", options(table)))
 
 
 def test_what_is_to_come_is_what_the_next_run_registers(table: Case, tmp_path: Path) -> None:
@@ -73,9 +87,15 @@ def test_a_table_that_was_changed_in_the_lake(table: Case, tmp_path: Path) -> No
     bridge.migrate(f"iceberg:{older}", f"ducklake:{lake}", options(table))
     assert use(str(lake), ["DELETE FROM lake.t WHERE id = (SELECT min(id) FROM lake.t)"]) == [""]
     same = asked(table, older, lake)
-    assert same.standing is Standing.CHANGED and same.exit_code == 0 and "inlined_delete" in same.message
+    assert same.standing is Standing.CHANGED and same.exit_code == 5 and "inlined_delete" in same.message
     both = asked(table, table.metadata, lake)
     assert both.standing is Standing.CHANGED and both.exit_code == 5 and both.behind == 1 and both.hint
+    made = catch_up(Pair(f"iceberg:{table.metadata}", f"ducklake:{lake}", options(table)), Silent())
+    [outcome] = made.tables
+    told = asked(table, table.metadata, lake, made.began + made.seconds)
+    assert made.exit_code == 5 and (outcome.behind, outcome.message) == (1, f"{both.message}; {both.hint}")
+    assert outcome.behind_seconds == pytest.approx(told.behind_seconds, abs=made.seconds)
+    assert " behind=1 " in lines(made, "text", str)[0]
     assert use(str(lake), ["DROP TABLE lake.t"]) == [""]
     dropped = asked(table, older, lake)
     assert dropped.exit_code == 5 and "was dropped in the lake" in dropped.message and dropped.behind is None
@@ -89,7 +109,8 @@ def test_a_source_that_was_rolled_back(tmp_path: Path) -> None:
         except bridge.Conflict as error:
             said = asked(found, path, lake)
             assert said.standing is Standing.DIVERGED and said.message == error.message and said.exit_code == 0
-            assert said.behind is None and said.pending_bytes is None and said.held_time is None
+            made = foretold(Pair(f"iceberg:{path}", f"ducklake:{lake}", options(found)))
+            assert said.held_time is None and [said.behind] == [each.commits for each in made.tables]
             break
     else:
         raise AssertionError("it was not rolled back")

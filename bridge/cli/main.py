@@ -59,7 +59,10 @@ def _without_secrets(message: str) -> str:
 
 def _interrupted() -> NoReturn:
     import contextlib
+    import signal
 
+    for each in (signal.SIGINT, signal.SIGTERM):  # it ends already
+        signal.signal(each, signal.SIG_IGN)
     said = "interrupted; nothing half-written is left: the same command goes on where it stopped"
     with contextlib.suppress(OSError):  # whoever read it may be gone
         print(said, file=sys.stderr)  # noqa: T201  # the last word

@@ -9,7 +9,7 @@ import os
 from dataclasses import dataclass, field
 from typing import Any
 
-from bridge.errors import Unreachable, UsageError
+from bridge.errors import UsageError
 
 __all__ = ["Faults", "Items", "Mapped", "Mark", "Node", "Text", "read"]
 
@@ -110,7 +110,7 @@ def _content(path: str, faults: Faults) -> str:
         with open(path, "rb") as file:
             content = file.read(_LARGEST + 1)
     except OSError as error:
-        raise Unreachable(f"{path} cannot be read: {error.strerror}") from error
+        raise UsageError(f"--config {path} cannot be read: {error.strerror}") from error
     if len(content) > _LARGEST:
         raise UsageError(f"{path} is larger than {_LARGEST} bytes", hint="it is not a list of pairs")
     try:

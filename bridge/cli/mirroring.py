@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 from click.core import ParameterSource
 
-from bridge.cli.options import following, interval, option, options_of, selecting
+from bridge.cli.options import asking, following, interval, option, options_of
 from bridge.errors import BridgeError, Unreachable, UsageError
 
 if TYPE_CHECKING:
@@ -129,9 +129,12 @@ def _follow(pairs: tuple[Pair, ...], once: bool, run: dict[str, Any], hidden: Hi
         metrics = Metrics(run["metrics_file"], hidden.blot)
 
     last: dict[int, Round] = {}
+    failed: set[int] = set()
 
     def tell(each: Round) -> None:
-        render.say(*told.lines(each, run["log_format"], hidden.blot, last.get(id(each.pair))))
+        first = not once and id(each.pair) not in failed
+        render.say(*told.lines(each, run["log_format"], hidden.blot, last.get(id(each.pair)), first))
+        (failed.discard if each.error is None else failed.add)(id(each.pair))
         if each.error is None:
             last[id(each.pair)] = told.kept(each, last.get(id(each.pair)))
         if metrics is not None:
@@ -171,12 +174,13 @@ def _until_stopped() -> threading.Event:
 @click.command()
 @click.argument("source")
 @click.argument("target")
-@selecting
+@asking
 def status(source: str, target: str, as_json: bool, **given: Any) -> None:
     """Show how far a target is behind its source: commits, seconds and bytes to come, table by table.
 
-    Nothing is written. Exit code 0 also when a table is behind; 3 when one is blocked, 5 when it was changed or rolled
-    back so that it cannot be caught up with, 6 when it cannot be reached.
+    Nothing is written. The options are those of mirror, whose next round this foretells. Exit code 0 also when a table
+    is behind; 3 when one is blocked, 5 when it was changed so that it cannot be caught up with, 6 when it cannot be
+    reached.
     """
     import time
 

@@ -17,8 +17,18 @@ from bridge.model.findings import acceptable
 from bridge.model.options import Options, is_size
 from bridge.model.paths import PathMap, parse_prefix
 
-__all__ = ["JSON", "MAP_PREFIX", "METADATA_SCHEMA", "SOURCE_OPTION", "TARGET_OPTION", "following", "interval", "option"]
-__all__ += ["options_of", "selecting", "shared"]
+__all__ = [
+    "JSON",
+    "MAP_PREFIX",
+    "METADATA_SCHEMA",
+    "SOURCE_OPTION",
+    "TARGET_OPTION",
+    "asking",
+    "following",
+    "interval",
+    "option",
+]
+__all__ += ["options_of", "shared"]
 
 _COMMANDS = ("PLAN", "MIGRATE", "MIRROR", "STATUS", "VERIFY", "INSPECT", "RELEASE", "ADOPT", "DOCTOR")
 _INTERVAL = re.compile(r"(?:([0-9]{1,9})d)?(?:([0-9]{1,9})h)?(?:([0-9]{1,9})m)?(?:([0-9]{1,9})s)?")
@@ -254,14 +264,14 @@ def shared(command: Decorator) -> Decorator:
     return _with((*_SELECTING, *_SHAPING, *_ONCE, JSON), command)
 
 
+def asking(command: Decorator) -> Decorator:
+    """Every option that what a run does next depends on."""
+    return _with((*_SELECTING, *_SHAPING, JSON), command)
+
+
 def following(command: Decorator) -> Decorator:
     """Every option of a run that goes on for ever."""
     return _with((*_SELECTING, *_SHAPING, VERIFY), command)
-
-
-def selecting(command: Decorator) -> Decorator:
-    """Which tables are meant, and how both sides are reached."""
-    return _with((*_SELECTING, JSON), command)
 
 
 def options_of(**given: Any) -> Options:

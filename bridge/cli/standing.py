@@ -98,8 +98,9 @@ def _lag(each: TableStatus) -> str:
     facts = ["1 commit to come" if each.behind == 1 else f"{each.behind} commits to come"]
     if each.behind_seconds is not None:
         facts.append(f"the oldest {_age(each.behind_seconds)} old")
-    if each.pending_files is not None and each.pending_bytes is not None:
-        facts.append(f"{each.pending_files} data files ({size_text(each.pending_bytes)})")
+    if each.pending_files is not None:
+        size = f" ({size_text(each.pending_bytes)})" if each.pending_bytes is not None else ""
+        facts.append(f"{each.pending_files} data files{size}")
     return ", " + ", ".join(facts)
 
 

@@ -9,6 +9,7 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
 
+from bridge.errors import BridgeError, Conflict, Overtaken
 from bridge.mirroring.expiry import Expiring
 from bridge.mirroring.pair import TROUBLE, Round, State, TableOutcome
 
@@ -17,9 +18,14 @@ __all__ = ["kept", "line", "lines"]
 _PLAIN = re.compile(r"[^\s\"'=\\]+")
 
 
-def lines(told: Round, form: str, blot: Callable[[str], str], before: Round | None = None) -> list[str]:
+def lines(
+    told: Round, form: str, blot: Callable[[str], str], before: Round | None = None, first: bool = False
+) -> list[str]:
     """A line for each table that changed, is behind or is in trouble, and for what kept the round from looking at any;
-    none where all is as it was, and nothing that is no trouble and was said after the round `before`."""
+    none where all is as it was, and nothing that is no trouble and was said after the round `before`.
+
+    That another process was at it is no trouble where a round follows, and is the `first` in a row to say so.
+    """
     last_tables, last_idle = (before.tables, before.idle) if before is not None else ((), ())
     start: dict[str, Any] = {"time": _time(told.began + told.seconds), "level": "info", "pair": told.pair.label}
     found = [
@@ -40,10 +46,19 @@ def lines(told: Round, form: str, blot: Callable[[str], str], before: Round | No
         if each not in last_idle
     ]
     if told.error is not None:
-        error = told.error
-        said = {"state": "failed", "exit_code": error.exit_code, "message": error.message, "hint": error.hint}
-        found.append({**start, "level": "error", **{key: value for key, value in said.items() if value != ""}})
+        found.append({**start, **_kept_from(told.error, first)})
     return [line(each, form, blot) for each in found]
+
+
+def _kept_from(error: BridgeError, first: bool) -> dict[str, Any]:
+    """What kept a round from looking at any table."""
+    passes = isinstance(error, Overtaken) or (isinstance(error, Conflict) and error.retryable)
+    level, state, hint = "error", "failed", error.hint
+    if passes:
+        level, state = "info" if first else "error", "meanwhile"
+        hint = f"another process was at it; {'the next round looks again' if first else hint or 'run it again'}"
+    said = {"target": error.table, "state": state, "exit_code": error.exit_code, "message": error.message, "hint": hint}
+    return {"level": level, **{key: value for key, value in said.items() if value != ""}}
 
 
 def kept(told: Round, before: Round | None) -> Round:
@@ -75,7 +90,8 @@ def _facts(each: TableOutcome) -> dict[str, Any]:
         facts |= {"commits": each.commits, "files": each.files, "bytes": each.bytes}
     if each.commit:
         facts["commit"] = each.commit
-    facts |= {"behind": each.behind, "behind_seconds": round(each.behind_seconds, 3)}
+    if each.behind is not None and each.behind_seconds is not None:
+        facts |= {"behind": each.behind, "behind_seconds": round(each.behind_seconds, 3)}
     if each.message:
         facts["message"] = each.message
     return facts

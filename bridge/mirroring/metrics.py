@@ -90,8 +90,9 @@ class Metrics:
                 self._values[name] = {key: value for key, value in self._values[name].items() if key[0] != pair}
         keyed = [((pair, self._blot(str(table.source))), table) for table in (*each.tables, *each.aside)]
         for key, table in keyed:
-            self._values["lag_commits"][key] = table.behind
-            self._values["lag_seconds"][key] = table.behind_seconds
+            if table.behind is not None and table.behind_seconds is not None:  # what is not known has no number
+                self._values["lag_commits"][key] = table.behind
+                self._values["lag_seconds"][key] = table.behind_seconds
             for state in State:
                 self._values["table_state"][(*key, state.value)] = float(state is table.state)
         for key, table in keyed[: len(each.tables)]:
@@ -100,6 +101,22 @@ class Metrics:
             self._add("bytes_total", key, table.bytes)
             if table.state in _IN_ORDER:
                 self._values["last_success_timestamp_seconds"][key] = ended
+        self._since(pair, [key for key, _ in keyed], each, ended)
+
+    def _since(self, pair: str, tables: list[tuple[str, str]], each: Round, ended: float) -> None:
+        """A series for every table that a round knew of, and one of no table for a pair of which none is known: 0 where
+        no round has succeeded yet, so that no silence goes unnoticed."""
+        values = self._values["last_success_timestamp_seconds"]
+        known = [key for key in values if key[0] == pair and key[1]]
+        if each.error is None:  # a table that is gone is waited for no more
+            for key in (*known, (pair, "")):
+                if key not in tables:
+                    values.pop(key, None)
+            known = [*tables]
+            if not known:
+                values[pair, ""] = ended
+        for key in known or [(pair, "")]:
+            values.setdefault(key, 0.0)
 
     def _add(self, name: str, key: tuple[str, ...], more: float) -> None:
         self._values[name][key] = self._values[name].get(key, 0) + more

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from bridge.app import Ends
 from bridge.errors import BridgeError, Conflict, Overtaken, Unreachable
-from bridge.mirroring.pair import Pair, State, TableOutcome
+from bridge.mirroring.pair import TROUBLE, Pair, State, TableOutcome
+from bridge.mirroring.verdict import lag_of, verdict_of
 from bridge.model.options import Options
 from bridge.model.table import TableName
 from bridge.planning.selection import is_wanted, literal, matches, targets
 from bridge.ports import Mirrors, Move, ProgressSink, TargetTable
 
-__all__ = ["Followed", "follow_names", "left_behind"]
+__all__ = ["Followed", "Foreseen", "Lost", "follow_names", "foreseen"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,18 +26,38 @@ class Followed:
     options: Options | None
 
 
-def follow_names(pair: Pair, ends: Ends, options: Options, progress: ProgressSink) -> Followed:
-    """Rename what was renamed, drop what was dropped where that is asked for, and make room for what was made anew.
+@dataclass(frozen=True, slots=True)
+class Lost:
+    """A table of the target of whose name the source has none any more, or another one: why, whether another has it
+    (`anew`), and what keeps from saying so for sure ("" for nothing)."""
 
-    A table is known by its uuid, so that names may have gone from one to another. What cannot be followed is told, and
-    left out of the rest of the round.
-    """
+    there: TargetTable
+    why: str
+    anew: bool
+    unsure: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Foreseen:
+    """What a round does about names before anything else, each by what a table was called at the source: the tables
+    that this pair wrote (`taken`), those that are renamed to what they are called now, and those that are lost. `names`
+    are all that the source has and that are asked for, with their names in the target."""
+
+    there: tuple[TableName, ...]
+    names: Mapping[TableName, TableName]
+    taken: Mapping[TableName, TargetTable]
+    moved: Mapping[TableName, TableName]
+    lost: Mapping[TableName, Lost]
+
+
+def foreseen(ends: Ends, options: Options) -> Foreseen:
+    """Decide it; nothing is written. A table is known by its uuid, so that names may have gone from one to another."""
     if not isinstance(ends.target, Mirrors):
-        return Followed((), options)
+        return Foreseen((), {}, {}, {}, {})
     there = list(ends.source.tables())
     taken = _taken(ends.target, ends, options, there)
     if not taken:
-        return Followed((), options)
+        return Foreseen(tuple(there), {}, {}, {}, {})
     names = _selected(ends, there, options)
     known = {name: _uuid(ends, name) for name in names if name in taken}
     lost = {old: each for old, each in taken.items() if _is_lost(old, each, ends, there, known)}
@@ -45,57 +67,62 @@ def follow_names(pair: Pair, ends: Ends, options: Options, progress: ProgressSin
     renamed = {old: now[_of(each)] for old, each in lost.items() if _of(each) in now}
     kept = {_of(each) for old, each in taken.items() if old not in lost}
     moved = {old: name for old, name in renamed.items() if _of(taken[old]) not in kept} if ends.target.renames else {}
-    unseen = [name for name, uuid in known.items() if uuid is None]
-    done, failed = [], list[TableName]()
+    unseen = next((name for name, uuid in known.items() if uuid is None), None)
+    left = {}
     for name, each in lost.items():
         if name in moved or not is_wanted(name, options):
             continue
-        anew = name in known
-        what = f"it is called {renamed[name]} at the source now" if name in renamed else "it was dropped at the source"
-        if anew:
-            what += ", and another table has its name"
+        why = f"it is called {renamed[name]} at the source now" if name in renamed else "it was dropped at the source"
+        unsure = ""
+        if unseen is not None and name not in renamed:
+            unsure = (
+                f"nothing, or another table, has its name at the source; it may be {unseen}, which cannot be opened"
+            )
+        left[name] = Lost(each, why, name in known, unsure)
+    return Foreseen(tuple(there), names, taken, moved, left)
+
+
+def follow_names(pair: Pair, ends: Ends, options: Options, progress: ProgressSink) -> Followed:
+    """Rename what was renamed, drop what was dropped where that is asked for, and make room for what was made anew.
+
+    What cannot be followed is told, and left out of the rest of the round.
+    """
+    seen = foreseen(ends, options)
+    if not isinstance(ends.target, Mirrors) or not seen.taken:
+        return Followed((), options)
+    done, failed = [], list[TableName]()
+    for name, each in seen.lost.items():
+        what = f"{each.why}, and another table has its name" if each.anew else each.why
+        if each.anew:
             progress.step(f"{name}: it was dropped and made anew")
         elif pair.on_drop == "keep":
-            done.append(_told(name, each, State.DROPPED, f"{what}, and stays here"))
+            done.append(_told(name, each.there, State.DROPPED, f"{what}, and stays here"))
             continue
-        if unseen and name not in renamed:
-            told = (
-                f"nothing, or another table, has its name at the source; it may be {unseen[0]}, which cannot be opened"
-            )
-            done.append(_told(name, each, State.UNREACHABLE, told))
+        if each.unsure:
+            told = _told(name, each.there, State.UNREACHABLE, each.unsure)
+            done.append(_behind(ends, told, None) if each.anew else told)
             failed.append(name)
             continue
         try:
-            assert each.bookmark is not None
-            ends.target.drop(each.name, each.bookmark.source)
-            done.append(_told(name, each, State.DROPPED, what))
+            assert each.there.bookmark is not None
+            ends.target.drop(each.there.name, each.there.bookmark.source)
+            done.append(_told(name, each.there, State.DROPPED, what))
         except (Conflict, Unreachable) as error:
             if error.retryable or isinstance(error, Overtaken):  # the next round looks again
                 raise
             state = State.CONFLICT if isinstance(error, Conflict) else State.UNREACHABLE
-            done.append(_told(name, each, state, str(error)))
+            told = _told(name, each.there, state, str(error))
+            done.append(_behind(ends, told, None) if each.anew else told)
             failed.append(name)
-    if moved:
-        made, more = _move(ends.target, taken, moved, names)
+    if seen.moved:
+        made, more = _move(ends, ends.target, seen.taken, seen.moved, seen.names)
         done += made
         failed += more
-    return Followed(tuple(done), _left(options, there, list(taken), failed))
-
-
-def left_behind(ends: Ends, options: Options) -> dict[TableName, TargetTable]:
-    """The tables that this pair wrote, and of whose names the source has none any more."""
-    if not isinstance(ends.target, Mirrors):
-        return {}
-    there = list(ends.source.tables())
-    taken = _taken(ends.target, ends, options, there)
-    return {
-        name: each
-        for name, each in taken.items()
-        if name not in there and is_wanted(name, options) and _is_lost(name, each, ends, there, {})
-    }
+    return Followed(tuple(done), _left(options, list(seen.there), list(seen.taken), failed))
 
 
 def _move(
+    ends: Ends,
     target: Mirrors,
     taken: Mapping[TableName, TargetTable],
     moved: Mapping[TableName, TableName],
@@ -116,6 +143,7 @@ def _move(
             replace(_told(name, taken[old], State.CONFLICT, str(error)), target=names[name])
             for old, name in moved.items()
         ]
+        told = [_behind(ends, each, taken[old]) for each, old in zip(told, moved, strict=True)]
         return told, list(moved.values())
     told = [
         replace(_told(name, taken[old], State.APPLIED, f"renamed from {taken[old].name}"), target=names[name])
@@ -188,6 +216,17 @@ def _of(each: TargetTable) -> str:
     return each.bookmark.source.get("uuid", "") if each.bookmark else ""
 
 
+def _behind(ends: Ends, told: TableOutcome, there: TargetTable | None) -> TableOutcome:
+    """With what is to come of a table that could not be followed."""
+    try:
+        table = ends.source.open(told.source).table
+    except BridgeError:
+        return told
+    behind, seconds = lag_of(table, verdict_of(table, there).base, time.time())
+    return replace(told, behind=behind, behind_seconds=seconds)
+
+
 def _told(name: TableName, each: TargetTable, state: State, message: str) -> TableOutcome:
     assert each.bookmark is not None
-    return TableOutcome(name, each.name, state, each.bookmark.commit, message=message)
+    told = TableOutcome(name, each.name, state, each.bookmark.commit, message=message)
+    return replace(told, behind=None, behind_seconds=None) if state in TROUBLE else told

@@ -56,7 +56,8 @@ class TableOutcome:
     """One table after a round.
 
     `commit` is the source's commit that the target holds now, `commit_time` its time in microseconds from 1970;
-    `behind` and `behind_seconds` are what is still to come: commits, and the age of the oldest of them in seconds.
+    `behind` and `behind_seconds` are what is still to come: commits, and the age of the oldest of them in seconds;
+    None is unknown.
     `commits`, `files` and `bytes` are what the round brought; `message` says what is wrong, `expiring` which files the
     source may delete that older snapshots of the target use.
     """
@@ -66,8 +67,8 @@ class TableOutcome:
     state: State
     commit: str = ""
     commit_time: int | None = None
-    behind: int = 0
-    behind_seconds: float = 0.0
+    behind: int | None = 0
+    behind_seconds: float | None = 0.0
     commits: int = 0
     files: int = 0
     bytes: int = 0

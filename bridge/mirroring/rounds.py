@@ -10,6 +10,7 @@ from bridge.errors import BridgeError
 from bridge.mirroring.expiry import Danger, Expiring, expiring
 from bridge.mirroring.names import follow_names
 from bridge.mirroring.pair import Pair, Round, State, TableOutcome
+from bridge.mirroring.verdict import left_by
 from bridge.model.findings import Code
 from bridge.model.options import Options
 from bridge.planning.plan import Action, TablePlan
@@ -77,7 +78,7 @@ def _outcomes(report: Report, ends: Ends, now: float) -> list[TableOutcome]:
                 state=State.UNVERIFIED if faults else State.APPLIED,
                 commits=made.snapshots,
                 files=made.files,
-                bytes=each.bytes + sum(rewrite.bytes for rewrite in each.rewrites),
+                bytes=each.brings[1],
                 message=faults or _said(each),
             )
         elif own and outcome.state is State.CURRENT:  # as an earlier run left it
@@ -138,15 +139,14 @@ def _standing(each: TablePlan, report: Report, now: float) -> TableOutcome:
         return TableOutcome(each.source, each.target, state, commit, time_, message=said)
     blocker = each.blockers[0]
     held_commit = mark.commit if mark is not None else ""
-    place = next((number for number, commit in enumerate(commits) if commit.id == held_commit), -1)
-    coming = commits[place + 1 :]
+    behind, seconds = left_by(each, there, now)
     return TableOutcome(
         each.source,
         each.target,
         _STATES.get(blocker.code, State.BLOCKED),
         held_commit,
-        commits[place].time if place >= 0 else None,
-        behind=len(coming),
-        behind_seconds=max(0.0, now - coming[0].time / 1_000_000) if coming else 0.0,
-        message=str(blocker),
+        next((commit.time for commit in commits if commit.id == held_commit), None),
+        behind=behind,
+        behind_seconds=seconds,
+        message=str(blocker).removeprefix(f"{each.source}: "),
     )

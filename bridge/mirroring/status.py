@@ -1,46 +1,28 @@
-"""How far a target is behind its source, table by table. Nothing is written, and of a table that is current only the
-metadata is read."""
+"""How far a target is behind its source, table by table, and what the next round of a mirror does. Nothing is written,
+and of a table that is current only the metadata is read."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from enum import Enum
+from functools import partial
 
-import pyarrow.compute as pc
-
-from bridge.app import Ends, circle, open_ends
-from bridge.errors import Blocked, Conflict, Unreachable
+from bridge.app import Ends, circle, looked_up, open_ends
+from bridge.errors import Blocked, BridgeError, Conflict, Unreachable
 from bridge.mirroring.expiry import Expiring, expiring
-from bridge.mirroring.names import left_behind
-from bridge.model.findings import Finding
+from bridge.mirroring.names import Foreseen, Lost, foreseen
+from bridge.mirroring.verdict import Standing, foreign, lag_of, left_by, verdict_of
+from bridge.model.findings import Code, Finding
 from bridge.model.options import Options
 from bridge.model.table import Table, TableName
-from bridge.planning.onward import base_of
-from bridge.planning.planner import definition_of
+from bridge.planning.plan import Action
+from bridge.planning.reading import decided, read_files
 from bridge.planning.recalling import recalled
-from bridge.planning.selection import select, targets, unmatched, waits
+from bridge.planning.selection import clashes_of, select, targets, unmatched, waits
 from bridge.ports import ProgressSink, Silent, SourceTable, TargetTable
 
 __all__ = ["Standing", "TableStatus", "status"]
 
-
-class Standing(Enum):
-    """How a table of the target stands to that of the source."""
-
-    CURRENT = "current"
-    BEHIND = "behind"
-    ABSENT = "absent"
-    """Not migrated yet."""
-    CHANGED = "changed"
-    """Somebody else wrote to the target's table."""
-    DIVERGED = "diverged"
-    """The source no longer has the commit that the target holds."""
-    FOREIGN = "foreign"
-    """The target's table of that name is not from this source."""
-    UNREADABLE = "unreadable"
-    DROPPED = "dropped"
-    """The source has no table of that name any more."""
+_COMING = frozenset({Standing.BEHIND, Standing.ABSENT, Standing.DIVERGED})
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,127 +61,176 @@ def status(
 ) -> tuple[TableStatus, ...]:
     """Each selected table, in order, then those that the source has no more; none where all are still to come. `now` is
     in seconds from 1970. A table that cannot be read stops no other."""
-    options, progress = replace(options or Options(), check_files="none"), progress or Silent()
+    options, progress = replace(options or Options(), follow=True), progress or Silent()
     ends = open_ends(source, target, options)
     opened, lake = ends.source, ends.target
-    gone = left_behind(ends, options)
+    seen = foreseen(ends, options)
+    gone = {name: each for name, each in seen.lost.items() if not each.anew}
     known = [*opened.tables(), *gone]
     none = waits(known, unmatched(known, options), options)
-    chosen = [] if none else select(known, replace(options, follow=True))
+    chosen = [] if none else select(known, options)
     names = targets([each for each in chosen if each not in gone], options, lake.rename)
-    held = lake.lookup(list(names.values()))
-    found, called = [], dict[str, TableName]()
+    came = {name: seen.taken[old].name for old, name in seen.moved.items()}
+    held, hidden = looked_up(lake, {name: came.get(name, to) for name, to in names.items()})
+    leaving = {str(each).casefold() for each in came.values()}
+    stuck = _stuck(ends, seen)
+    clashes, newest = clashes_of(names), lake.newest()
+    found = []
     for name, to in names.items():
+        if error := hidden.get(name):
+            code = Blocked.exit_code if isinstance(error, Blocked) else Unreachable.exit_code
+            found.append(_unreadable(name, to, error, code))
+            continue
         progress.step(f"{name}: reading metadata")
+        at = came.get(name, to)
+        anew = None if name in came else seen.lost.get(name)
+        free = name not in came and str(to).casefold() in leaving and not stuck
+        there = None if anew is not None or free else held.get(at)
+        asked = _Asked(name, to, at, there, clashes.get(name), newest)
         try:
-            one, table = _one(ends, name, to, held.get(to), options, now, progress)
-            called[table.uuid] = name
-            found.append(replace(one, expiring=expiring(opened, lake, table, held.get(to), now)))
+            one, table = _one(ends, asked, options, now, progress)
         except (Unreachable, Blocked) as error:
             if len(chosen) == 1:
                 raise
-            code = error.exit_code
-            found.append(
-                TableStatus(name, to, Standing.UNREADABLE, message=error.message, hint=error.hint, exit_code=code)
-            )
-    return (*found, *(_dropped(name, each, called) for name, each in gone.items()))
+            found.append(_unreadable(name, to, error, error.exit_code))
+            continue
+        if anew is not None:
+            one = _made_anew(one, anew)
+        elif name in came:
+            one = _renamed(one, at, stuck)
+        found.append(replace(one, expiring=expiring(opened, lake, table, there, now)))
+    return (*found, *(_dropped(name, each) for name, each in gone.items()))
 
 
-def _dropped(name: TableName, each: TargetTable, called: Mapping[str, TableName]) -> TableStatus:
-    """A table of the target that nothing comes to any more; `called` are the source's tables by uuid."""
-    assert each.bookmark is not None
-    now = called.get(each.bookmark.source.get("uuid", ""))
-    said = "it was dropped at the source" if now is None else f"it is called {now} at the source now"
-    return TableStatus(name, each.name, Standing.DROPPED, held=each.bookmark.commit, message=said)
+def _unreadable(name: TableName, to: TableName, error: BridgeError, code: int) -> TableStatus:
+    return TableStatus(name, to, Standing.UNREADABLE, message=error.message, hint=error.hint, exit_code=code)
 
 
-def _one(
-    ends: Ends,
-    name: TableName,
-    to: TableName,
-    held: TargetTable | None,
-    options: Options,
-    now: float,
-    progress: ProgressSink,
-) -> tuple[TableStatus, Table]:
-    source = ends.source.open(name)
+def _dropped(name: TableName, each: Lost) -> TableStatus:
+    """A table of the target that nothing comes to any more."""
+    assert each.there.bookmark is not None
+    return TableStatus(name, each.there.name, Standing.DROPPED, held=each.there.bookmark.commit, message=each.why)
+
+
+def _foreign_change(there: TargetTable) -> str:
+    """Who wrote to a table of the target, so that a round neither renames nor drops it."""
+    mark = there.bookmark
+    return "" if mark is None or mark.maintained else mark.changed_by
+
+
+def _stuck(ends: Ends, seen: Foreseen) -> str:
+    """What keeps the next round from all its renames, which happen at once; "" for nothing."""
+    if not seen.moved:
+        return ""
+    leaving = {str(seen.taken[old].name).casefold() for old in seen.moved}
+    leaving |= {str(each.there.name).casefold() for each in seen.lost.values() if _goes(each)}
+    for old in seen.moved:
+        if changed := _foreign_change(seen.taken[old]):
+            return f"{seen.taken[old].name} was changed in the target ({changed}), and renamed at the source"
+    for name in ends.target.lookup([seen.names[name] for name in seen.moved.values()]):
+        if str(name).casefold() not in leaving:
+            return f"{name} exists in the target, and a table was renamed to it at the source"
+    return ""
+
+
+def _goes(each: Lost) -> bool:
+    return each.anew and not each.unsure and not _foreign_change(each.there)
+
+
+def _made_anew(one: TableStatus, each: Lost) -> TableStatus:
+    """A table in whose place another one was that the target still has."""
+    if each.unsure:
+        return replace(one, standing=Standing.UNREADABLE, message=each.unsure, exit_code=Unreachable.exit_code)
+    why = f"{each.there.name} in the target is another one: {each.why}"
+    if changed := _foreign_change(each.there):
+        said = f"{why}, and was changed in the target ({changed})"
+        hint = f"release {each.there.name}, or drop it there"
+        return replace(one, standing=Standing.CHANGED, message=said, hint=hint, exit_code=Conflict.exit_code)
+    if one.exit_code:
+        return one
+    return replace(one, message=f"{why}; mirror drops that and makes this one anew")
+
+
+def _renamed(one: TableStatus, at: TableName, stuck: str) -> TableStatus:
+    """A table that the target still has under the name `at`."""
+    if stuck:
+        return replace(one, standing=Standing.CHANGED, message=stuck, exit_code=Conflict.exit_code)
+    if one.exit_code:
+        return one
+    standing = Standing.BEHIND if one.standing is Standing.CURRENT else one.standing
+    told = f"; {one.message}" if one.message else ""
+    return replace(
+        one, standing=standing, message=f"it was renamed at the source; mirror renames {at} to {one.target}{told}"
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Asked:
+    """A table of the source, its name in the target, the name that it has there until the next round, what the target
+    holds of it, whether its name collides with another's, and the time of the target's newest commit."""
+
+    name: TableName
+    to: TableName
+    at: TableName
+    there: TargetTable | None
+    clash: Finding | None
+    newest: int | None
+
+
+def _one(ends: Ends, asked: _Asked, options: Options, now: float, progress: ProgressSink) -> tuple[TableStatus, Table]:
+    source, held = ends.source.open(asked.name), asked.there
     table = recalled(source, held)
     commits = table.commits
-    said = circle(ends, table, to)
-    verdict = _verdict(table, held, options) if said is None else _foreign(said)
+    said = circle(ends, table, asked.to)
+    verdict = verdict_of(table, held) if said is None else foreign(said)
     mark = held.bookmark if held is not None else None
     mine = next((each for each in commits if mark is not None and each.id == mark.commit), None)
+    behind, seconds = lag_of(table, verdict.base, now)
     found = TableStatus(
-        name,
-        to,
+        asked.name,
+        asked.to,
         verdict.standing,
         newest=commits[-1].id if commits else "",
         newest_time=commits[-1].time if commits else None,
         held=mark.commit if mark is not None else None,
         held_time=mine.time if mine is not None else None,
+        behind=behind,
+        behind_seconds=seconds,
         message=verdict.message,
         hint=verdict.hint,
         exit_code=verdict.exit_code,
     )
-    if verdict.base is None:
-        return found, table
     if verdict.base == len(commits):
-        return replace(found, behind=0, behind_seconds=0.0, pending_files=0, pending_bytes=0), table
-    coming = commits[verdict.base + 1 :]
-    oldest = coming[0].time if coming else table.updated
-    files, size = _pending(source, verdict.base, held, progress)
-    age = max(0.0, now - oldest / 1_000_000)
-    found = replace(found, behind=len(coming), behind_seconds=age, pending_files=files, pending_bytes=size)
-    return found, table
+        return replace(found, pending_files=0, pending_bytes=0), table
+    if verdict.standing not in _COMING:
+        return found, table
+    return _foretold(ends, asked, source, found, options, now, progress), table
 
 
-@dataclass(frozen=True, slots=True)
-class _Verdict:
-    """`base` is the commit index that the target holds, the number of commits when nothing is to come, None when that
-    cannot be told."""
-
-    standing: Standing
-    base: int | None
-    message: str = ""
-    hint: str = ""
-    exit_code: int = 0
-
-
-def _verdict(table: Table, held: TargetTable | None, options: Options) -> _Verdict:
-    """What the planner would start from."""
-    if held is None:
-        return _Verdict(Standing.ABSENT, -1, "not migrated yet")
-    changed = held.bookmark.changed_by if held.bookmark is not None else ""
-    try:
-        base = base_of(table, held, definition_of(table), options)
-    except Conflict as error:
-        ids = [each.id for each in table.commits]
-        place = ids.index(held.bookmark.commit) if held.bookmark and held.bookmark.commit in ids else None
-        if changed.startswith("dropped_table"):
-            place = None
-        elif place == len(ids) - 1:
-            place = len(ids)
-        if not changed and not table.imported:
-            return _Verdict(
-                Standing.DIVERGED, place, error.message, "mirror follows it by a difference; migrate does not"
-            )
-        return _Verdict(Standing.CHANGED, place, error.message, error.hint, error.exit_code)
-    if isinstance(base, Finding):
-        return _foreign(base)
-    if base == len(table.commits):
-        if changed:
-            return _Verdict(Standing.CHANGED, base, f"changed in the target by {changed}; nothing is to come")
-        return _Verdict(Standing.CURRENT, base)
-    kept = "" if base < len(table.commits) - 1 else "no commit is to come, but what the table says of itself changed"
-    return _Verdict(Standing.BEHIND, base, kept)
-
-
-def _foreign(said: Finding) -> _Verdict:
-    return _Verdict(Standing.FOREIGN, None, said.detail, said.hint, Blocked.exit_code)
-
-
-def _pending(source: SourceTable, base: int, held: TargetTable | None, progress: ProgressSink) -> tuple[int, int]:
-    """Data files that came after a commit index, and their bytes; a file that came twice counts once."""
-    table = source.files(progress, base if base >= 0 else None, held.held if held is not None else None).table
-    new = table.filter(pc.greater(table.column("begin"), base)).group_by("path").aggregate([("size", "max")])
-    return new.num_rows, pc.sum(new.column("size_max")).as_py() or 0
+def _foretold(
+    ends: Ends,
+    asked: _Asked,
+    source: SourceTable,
+    found: TableStatus,
+    options: Options,
+    now: float,
+    progress: ProgressSink,
+) -> TableStatus:
+    """What the next round decides of a table that has something to come."""
+    held = {} if asked.there is None else {asked.at: asked.there}
+    read = partial(read_files, source, asked.there, options, progress)
+    plan = decided(read, ends.target, asked.name, asked.at, held, options, progress, asked.clash, asked.newest, True)
+    files, size = plan.brings
+    if plan.data is not None:
+        found = replace(found, pending_files=files, pending_bytes=size if plan.is_sized else None)
+    if plan.blockers:
+        behind, seconds = left_by(plan, asked.there, now)
+        found = replace(found, behind=behind, behind_seconds=seconds)
+        first = plan.blockers[0]
+        conflict = first.code is Code.TARGET_CONFLICT
+        standing, code = (Standing.CHANGED, Conflict) if conflict else (Standing.BLOCKED, Blocked)
+        return replace(found, standing=standing, message=first.detail, hint=first.hint, exit_code=code.exit_code)
+    if plan.table is None or plan.action is Action.NOTHING:
+        return found
+    behind, seconds = lag_of(plan.table, len(plan.table.commits) - plan.snapshots - 1, now)
+    return replace(found, behind=behind, behind_seconds=seconds)

@@ -116,6 +116,10 @@ def _until(table: Table, bookmark: Bookmark) -> int:
     return sum(bookmark.time is not None and each.own_time <= bookmark.time for each in table.commits) - 1
 
 
+def _counted(snapshots: int) -> str:
+    return "1 published snapshot is" if snapshots == 1 else f"{snapshots} published snapshots are"
+
+
 def rewound(
     table: Table, held: TargetTable, stale: Stale, base: int, problems: Sequence[FileProblem]
 ) -> tuple[int | None, list[Finding]]:
@@ -135,7 +139,11 @@ def rewound(
         possible = possible and not forbidding
     if possible:
         count = sum(before is None or each > before for each in kept)
-        said = f"{count} published snapshots: {why}" if count else f"the whole table, without what was expired: {why}"
+        said = (
+            f"{_counted(count)} made anew: {why}"
+            if count
+            else f"the whole table is made anew, without what was expired: {why}"
+        )
         return before, [Finding(Code.HISTORY_REBUILT, str(table.name), said)]
-    said = f"{len(again)} published snapshots leave: {why}"
+    said = f"{_counted(len(again))} taken out: {why}"
     return base, [Finding(Code.HISTORY_TRIMMED, str(table.name), said)]

@@ -6,6 +6,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import Enum
 
+import pyarrow as pa
+import pyarrow.compute as pc
+
 from bridge.model.files import Files
 from bridge.model.findings import Finding, Severity
 from bridge.model.objects import SourceObject
@@ -42,7 +45,7 @@ class Rewrite:
 @dataclass(frozen=True, slots=True)
 class TablePlan:
     """The decision about one table. `first` is the first commit index carried, `base` the one the target holds
-    already; `files` and `bytes` are registered in place; table and files are None when it could not be read."""
+    already; `files` and `bytes` are registered in place; `table` and `data` are None when they could not be read."""
 
     source: TableName
     target: TableName
@@ -72,6 +75,21 @@ class TablePlan:
     """Paths of files that are live at `base` and that the target does not list."""
     resolve: bool = False
     """Whether equality deletes are to be resolved to positions."""
+
+    @property
+    def brings(self) -> tuple[int, int]:
+        """How many of the source's data files come, registered or rewritten, and their bytes, as far as they are files
+        already (see `is_sized`)."""
+        files = self.files + sum(each.files + each.history_files for each in self.rewrites)
+        return files, self.bytes + sum(each.bytes + each.history_bytes for each in self.rewrites)
+
+    @property
+    def is_sized(self) -> bool:
+        """Whether all that comes lies in files, and not in a catalog or in a database's own format."""
+        if self.data is None:
+            return False
+        sizes = self.data.table.column("size").take(pa.array(self.rewrite_rows, pa.int64()))
+        return not pc.any(pc.equal(sizes, 0)).as_py()
 
     @property
     def blockers(self) -> tuple[Finding, ...]:

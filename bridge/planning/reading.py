@@ -22,7 +22,7 @@ from bridge.planning.rebase import rebase
 from bridge.planning.recalling import recalled
 from bridge.ports import Bookmark, ProgressSink, Source, SourceTable, Target, TargetTable
 
-__all__ = ["Read", "decided", "read_one", "read_whole", "readings"]
+__all__ = ["Read", "decided", "read_files", "read_one", "read_whole", "readings"]
 
 Read = tuple[Table, Files, bool]
 """A table with its files, and whether the source knows the state that the target holds no more."""
@@ -51,7 +51,7 @@ def readings(
                     ahead.append((name, partial(_raised, error)))
                 else:
                     there = held.get(names[name])
-                    ahead.append((name, pool.submit(_files, opened, there, options, progress).result))
+                    ahead.append((name, pool.submit(read_files, opened, there, options, progress).result))
                 if len(ahead) > 2 * options.jobs:
                     yield ahead.popleft()
             while ahead:
@@ -69,7 +69,7 @@ def read_one(
 ) -> Read:
     """Open a table and read its files, as much as a target needs that holds `there`."""
     progress.step(f"{name}: reading metadata")
-    return _files(source.open(name), there, options, progress)
+    return read_files(source.open(name), there, options, progress)
 
 
 def read_whole(opened: SourceTable, table: Table, progress: ProgressSink) -> Read:
@@ -77,7 +77,7 @@ def read_whole(opened: SourceTable, table: Table, progress: ProgressSink) -> Rea
     return table, opened.files(progress), False
 
 
-def _files(opened: SourceTable, there: TargetTable | None, options: Options, progress: ProgressSink) -> Read:
+def read_files(opened: SourceTable, there: TargetTable | None, options: Options, progress: ProgressSink) -> Read:
     """All files, or what came after the commit that the target holds."""
     table, mark = recalled(opened, there), None if there is None else there.bookmark
     try:
@@ -109,6 +109,7 @@ def decided(
 ) -> TablePlan:
     """The plan of one table. What is wrong with one of several never stops the others."""
     there = held.get(target)
+    table: Table | None = None
     try:
         try:
             table, files, lost = read()
@@ -134,7 +135,8 @@ def decided(
     except Conflict as error:
         if not several or error.retryable or isinstance(error, Overtaken):  # it passes by itself
             raise
-        return blocked_table(name, target, Finding(Code.TARGET_CONFLICT, str(name), error.message, error.hint))
+        blocked = blocked_table(name, target, Finding(Code.TARGET_CONFLICT, str(name), error.message, error.hint))
+        return replace(blocked, table=table)
 
 
 def _twice(
