@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import sys
 import time
 from collections.abc import Callable
@@ -67,7 +68,9 @@ def iceberg_reader(settings: str) -> Callable[[], dict[str, Any]]:
             catalog = SqlCatalog("c", **options)
             names = [each for space in catalog.list_namespaces() for each in catalog.list_tables(space)]
             return [(".".join(each), lambda each=each: catalog.load_table(each)) for each in names]  # type: ignore[misc]  # bound now
-        hints = sorted(Path(options["warehouse"]).rglob("version-hint.text"))
+        # os.walk passes over what is removed meanwhile, rglob ends with it
+        every = ((Path(folder), names) for folder, _, names in os.walk(options["warehouse"]))
+        hints = sorted(folder / "version-hint.text" for folder, names in every if "version-hint.text" in names)
 
         def newest(folder: Path, number: int) -> str:
             """On from the hint, as Iceberg's own readers go: of two that commit at once one may tell it late."""
