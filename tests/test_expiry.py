@@ -323,6 +323,22 @@ def test_what_a_merged_file_tells_of_what_was_expired_is_called_by_a_kept_snapsh
 
 
 @pytest.mark.slow
+def test_a_state_whose_snapshot_was_expired_stays_published_when_its_file_is_merged(tmp_path: Path) -> None:
+    """How many rows a kept snapshot shows of a merged file the catalog does not tell."""
+    lake = Followed(tmp_path, catalog=False)
+    lake.do("CREATE TABLE t AS SELECT i AS id FROM range(2) r(i)", "CREATE TABLE u AS SELECT 1 AS i")
+    for each in (EXPIRE, "INSERT INTO t FROM range(2, 4)", "INSERT INTO t FROM range(4, 6)"):
+        assert lake.round().exit_code == 0
+        lake.do(each)
+    lake.do("CALL ducklake_merge_adjacent_files('lake')")
+    wanted = [[*range(2)], [*range(4)], [*range(6)], [*range(6)]]
+    for more in ([], [[*range(8)]]):
+        assert lake.round().exit_code == 0
+        assert ids_of(lake, "t") == wanted + more
+        lake.do("INSERT INTO t FROM range(6, 8)")
+
+
+@pytest.mark.slow
 def test_a_lake_that_follows_a_lake_learns_what_went_with_expired_snapshots(tmp_path: Path) -> None:
     lake, other = Followed(tmp_path, catalog=False), f"sqlite:{tmp_path}/other.sqlite"
     lake.do("CREATE TABLE t AS SELECT i AS id FROM range(5) r(i)", "INSERT INTO t FROM range(100, 105)")

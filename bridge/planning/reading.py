@@ -19,7 +19,7 @@ from bridge.planning.onward import is_restored
 from bridge.planning.plan import TablePlan
 from bridge.planning.planner import blocked_table, decide, definition_of
 from bridge.planning.rebase import rebase
-from bridge.planning.recalling import recalled
+from bridge.planning.recalling import recalled, recounted
 from bridge.ports import Bookmark, ProgressSink, Source, SourceTable, Target, TargetTable
 
 __all__ = ["Read", "decided", "read_files", "read_one", "read_whole", "readings"]
@@ -83,6 +83,7 @@ def read_files(opened: SourceTable, there: TargetTable | None, options: Options,
     try:
         held = None if there is None else there.held
         files = opened.files(progress, _since(table, there, options), held)
+        table = recounted(opened, files, there) if files.since is None else table
         return table, files, mark is not None and _lost(table, mark)
     except Expired:
         if not options.follow:
