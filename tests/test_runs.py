@@ -91,11 +91,12 @@ def test_a_source_that_went_another_way_is_a_conflict(kind: str, tmp_path: Path)
 def test_a_source_that_went_another_way_is_followed_by_a_difference(kind: str, tmp_path: Path) -> None:
     found, lake = case(kind), tmp_path / "lake.ducklake"
     asked = replace(options(found, follow=True), verify="metadata")
+    fine = {0, 3, 6} if "expired" in kind else {0}  # files of older states are gone
     for path in metadata_files(found):
         try:
-            assert bridge.migrate(f"iceberg:{path}", f"ducklake:{lake}", asked).exit_code == 0
+            assert bridge.migrate(f"iceberg:{path}", f"ducklake:{lake}", asked).exit_code in fine
         except (bridge.Unreachable, bridge.Blocked):
-            assert "expired" in kind  # that state's files are gone
+            assert "expired" in kind
     expected = subject(found, lake)
     expected = replace(expected, versions=tuple(replace(each, time=None) for each in expected.versions))
     assert judge(str(lake), [expected], scratch=tmp_path / "judge", filters=6) == []
