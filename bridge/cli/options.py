@@ -14,7 +14,7 @@ import click
 
 from bridge.errors import UsageError
 from bridge.model.findings import acceptable
-from bridge.model.options import Options, is_size
+from bridge.model.options import Options, memory_limit
 from bridge.model.paths import PathMap, parse_prefix
 
 __all__ = [
@@ -85,10 +85,8 @@ def _accepted(text: str) -> str:
     return text
 
 
-def _size(_: click.Context, parameter: click.Parameter, text: str | None) -> str | None:
-    if text is not None and not is_size(text):
-        raise UsageError(f"{parameter.opts[0]} {text[:40]!r} is not a size", hint="write 500MB, 2GiB or the like")
-    return text
+def _size(_: click.Context, __: click.Parameter, text: str | None) -> str | None:
+    return None if text is None else memory_limit(text)
 
 
 def interval(text: str) -> float:

@@ -6,16 +6,19 @@ import re
 from dataclasses import dataclass, field
 from typing import Literal
 
+from bridge.errors import UsageError
 from bridge.model.paths import PathMap
 
-__all__ = ["Options", "is_size"]
+__all__ = ["Options", "memory_limit"]
 
 _SIZE = re.compile(r"\d+(\.\d+)?\s*([KMGT]i?B|B)", re.IGNORECASE)
 
 
-def is_size(text: str) -> bool:
-    """Whether a text is an amount of memory: 500MB, 2GiB or the like."""
-    return _SIZE.fullmatch(text.strip()) is not None
+def memory_limit(text: str) -> str:
+    """A text that is an amount of memory; UsageError for any other."""
+    if _SIZE.fullmatch(text.strip()) is None:
+        raise UsageError(f"--memory-limit {text[:40]!r} is not a size", hint="write 500MB, 2GiB or the like")
+    return text
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 import duckdb
 
 from bridge.errors import Blocked, BridgeError, Conflict, Missing, Unanswered, Unreachable, UsageError
-from bridge.model.options import Options, is_size
+from bridge.model.options import Options, memory_limit
 from bridge.model.paths import normalise, scheme
 from converters.parquet import quiet
 from converters.parquet.sql import identifier, literal
@@ -60,9 +60,7 @@ def file_at(rest: str, options: Options) -> File:
     given = dict(options.source_options)
     if unknown := sorted(given.keys() - _OPTIONS):
         raise UsageError(f"--source-option {unknown[0]} is not known for a DuckDB file", hint="known: key_env=NAME")
-    limit = options.memory_limit
-    if limit is not None and not is_size(limit):
-        raise UsageError(f"--memory-limit {limit!r} is not a size", hint="write 500MB, 2GiB or the like")
+    limit = None if options.memory_limit is None else memory_limit(options.memory_limit)
     return File(os.path.realpath(path), given.get("key_env", KEY_VARIABLE), limit)
 
 

@@ -43,6 +43,7 @@ def snapshot_ids(table: Table, held: Mapping[str, Any] | None, base: int | None,
     else the commit's own number, so that AS OF means the same on both sides; but none that a snapshot had which a
     restored lake has lost, since its readers and what was made of it may know it still."""
     anew = onto or base is None
+    until = len(table.commits) if onto or base is None else base + 1
     listed = kept_commits(held or {})
     if anew:  # its number rather than what the one is called by which the lake came back
         listed |= {commit: each for each, commit in source_commits(held or {}).items() if str(each) == commit}
@@ -50,7 +51,7 @@ def snapshot_ids(table: Table, held: Mapping[str, Any] | None, base: int | None,
     taken = taken_numbers(held or {}, table)
     made: list[int] = []
     for place, commit in enumerate(table.commits):
-        if commit.id in listed and (anew or place <= (-1 if base is None else base)):
+        if commit.id in listed and place < until:
             made.append(listed[commit.id])
             continue
         number = original_id(commit, table) or 0
