@@ -308,15 +308,19 @@ def _recall(
     ever: set[int],
     renderer: Renderer,
 ) -> None:
-    """Start from what the catalog already says; a column that the lake never had is absent from all its files."""
+    """Start from what the catalog already says; a column that the lake never had is absent from all its files. A row
+    without bounds does not say that every value is NULL: DuckDB 1.5.5 leaves one, too, where it cannot compare those of
+    a file that it rewrote."""
     if not totals or not totals[0]:
         return
     if id_ in held:
         stat = held[id_]
         hull.contains_null = stat.contains_null
-        if stat.min_value is not None and stat.max_value is not None:
-            values = renderer.values([stat.min_value, stat.max_value], duckdb_type(row.type), None)
-            hull.low, hull.high = values.slice(0, 1), values.slice(1, 1)
+        if stat.min_value is None or stat.max_value is None:
+            hull.known = False
+            return
+        values = renderer.values([stat.min_value, stat.max_value], duckdb_type(row.type), None)
+        hull.low, hull.high = values.slice(0, 1), values.slice(1, 1)
     elif id_ in ever:
         hull.known = False
     elif row.initial_default is None:
