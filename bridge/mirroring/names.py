@@ -108,7 +108,7 @@ def follow_names(pair: Pair, ends: Ends, options: Options, progress: ProgressSin
             ends.target.drop(each.there.name, each.there.bookmark.source)
             done.append(_told(name, each.there, State.DROPPED, what))
         except (Conflict, Unreachable) as error:
-            if error.retryable or isinstance(error, Overtaken):  # the next round looks again
+            if error.passes_by_itself:  # the next round looks again
                 raise
             state = State.CONFLICT if isinstance(error, Conflict) else State.UNREACHABLE
             told = _told(name, each.there, state, str(error))
