@@ -162,11 +162,11 @@ class DuckLakeTarget:
     def ended(self, name: TableName, there: TargetTable) -> Endings | None:
         """The source's files that only older snapshots of the lake use."""
         with session(self.place) as opened:
-            held = [each for each in reads.live_tables(opened) if _is(each, name)]
-            spans = [span for each in held for span in ended_files(opened, each.id, outside=True)]
-            if not spans:
+            held = reads.table_called(opened, name)
+            spans = [] if held is None else ended_files(opened, held.id, outside=True)
+            if held is None or not spans:
                 return None
-            noted = [each for each in reads.noted_snapshots(opened, held[0].id) if each.commit]
+            noted = [each for each in reads.noted_snapshots(opened, held.id) if each.commit]
             snapshots = sorted(snapshot_ids(opened))
         groups = ranges(spans, [each.snapshot for each in noted], [each.commit for each in noted], snapshots)
         ways = "keep them at the source (a longer retention, a tag)"
@@ -233,13 +233,13 @@ class DuckLakeTarget:
         """Files that left a table and come back to it: they are the lake's own, and it deletes them when it expires
         what it held before."""
         with self._looking() as opened:
-            held = [] if opened is None else [each for each in reads.live_tables(opened) if _is(each, name)]
-            mark = reads.bookmark(opened, held[0].id) if opened is not None and held else None
-            if opened is None or mark is None or (options.ownership or mark.ownership) != "adopt":
+            held = None if opened is None else reads.table_called(opened, name)
+            mark = None if opened is None or held is None else reads.bookmark(opened, held.id)
+            if opened is None or held is None or mark is None or (options.ownership or mark.ownership) != "adopt":
                 return ()
             base = next((place for place, each in enumerate(table.commits) if each.id == mark.commit), -1)
             new = files.table.filter(pc.greater(files.table.column("begin"), base)).column("path").to_pylist()
-            known = ever_registered(opened, held[0].id, table_folder(opened, self.data_path, name), new)
+            known = ever_registered(opened, held.id, table_folder(opened, self.data_path, name), new)
         back = [path for path in new if path in known]
         if not back:
             return ()
@@ -362,10 +362,10 @@ class DuckLakeTarget:
         self, name: TableName, paths: Sequence[str] | None = None, own: bool = False
     ) -> Mapping[str, reads.LiveFile]:
         with self._looking() as opened:
-            found = [] if opened is None else [each for each in reads.live_tables(opened) if _is(each, name)]
-            if opened is None or not found:
+            held = None if opened is None else reads.table_called(opened, name)
+            if opened is None or held is None:
                 return {}
-            return reads.live_files(opened, found[0].id, table_folder(opened, self.data_path, name), paths, own)
+            return reads.live_files(opened, held.id, table_folder(opened, self.data_path, name), paths, own)
 
     def standing(self, name: TableName, paths: Sequence[str] | None = None) -> Standing:
         """As the catalog and its delete files tell."""
@@ -394,7 +394,7 @@ class DuckLakeTarget:
         with session(self.place) as opened:
             outside = reads.outside_tables(opened)
             found = [each for each in reads.live_tables(opened) if each.id in outside]
-        return any(_is(each, name) for each in found for name in names)
+        return any(each.is_called(name) for each in found for name in names)
 
     def kept_open(self) -> AbstractContextManager[None]:
         """A DuckDB file is not opened for each question while this lasts."""
@@ -585,8 +585,8 @@ def _whole(settings: Mapping[str, str], key: str, default: int) -> int:
 
 def _noted(opened: Session, name: TableName) -> list[reads.Noted]:
     """What our snapshots say of a live table."""
-    found = [each for each in reads.live_tables(opened) if _is(each, name)]
-    return reads.noted_snapshots(opened, found[0].id) if found else []
+    held = reads.table_called(opened, name)
+    return [] if held is None else reads.noted_snapshots(opened, held.id)
 
 
 def _at(noted: reads.Noted) -> str:
@@ -596,18 +596,14 @@ def _at(noted: reads.Noted) -> str:
 
 def _declared(opened: Session | None, name: TableName) -> Declared | None:
     """The sort order that a live table has in the lake; None for a table that is not there."""
-    found = [] if opened is None else [each for each in reads.live_tables(opened) if _is(each, name)]
-    if opened is None or not found:
+    held = None if opened is None else reads.table_called(opened, name)
+    if opened is None or held is None:
         return None
-    return declared(opened, found[0].id, reads.columns(opened, found[0].id))
+    return declared(opened, held.id, reads.columns(opened, held.id))
 
 
 def _key(schema: str, name: str) -> tuple[str, str]:
     return schema.casefold(), name.casefold()
-
-
-def _is(each: reads.LakeTable, name: TableName) -> bool:
-    return each.id >= 0 and each.is_called(name)
 
 
 def _load_lines(backend: str) -> str:

@@ -48,6 +48,7 @@ __all__ = [
     "settings",
     "settings_of",
     "shared_tables",
+    "table_called",
     "table_setting",
     "table_stats",
     "tags",
@@ -202,6 +203,11 @@ def live_tables(session: Session) -> list[LakeTable]:
         .where(view.end_snapshot.is_(None), schema.end_snapshot.is_(None))
     )
     return [LakeTable(*row) for row in found]
+
+
+def table_called(session: Session, name: TableName) -> LakeTable | None:
+    """The live table of a name, whatever its case; a view is none."""
+    return next((each for each in live_tables(session) if each.id >= 0 and each.is_called(name)), None)
 
 
 def bookmark(session: Session, table_id: int) -> Bookmark | None:
