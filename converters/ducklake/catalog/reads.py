@@ -40,6 +40,7 @@ __all__ = [
     "live_files",
     "live_tables",
     "lost_tables",
+    "noted_of",
     "noted_snapshots",
     "outside_tables",
     "paths_with",
@@ -508,6 +509,12 @@ def noted_snapshots(session: Session, table_id: int) -> list[Noted]:
         except (ValueError, TypeError, KeyError):
             continue  # somebody rewrote what was for people to read
     return found
+
+
+def noted_of(session: Session, name: TableName) -> list[Noted]:
+    """What our snapshots say of a live table."""
+    held = table_called(session, name)
+    return [] if held is None else noted_snapshots(session, held.id)
 
 
 def _names(session: Session, table_id: int) -> list[tuple[int, str, str]]:
