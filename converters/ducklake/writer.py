@@ -13,7 +13,7 @@ from dataclasses import replace
 import numpy as np
 import pyarrow.compute as pc
 
-from bridge.errors import Blocked, Overtaken, Unreachable, UsageError
+from bridge.errors import Blocked, Unreachable, UsageError
 from bridge.model.expiry import Endings
 from bridge.model.files import FileProblem, Files, Standing
 from bridge.model.findings import Code, Finding
@@ -34,6 +34,7 @@ from converters.ducklake.catalog.folders import table_folder
 from converters.ducklake.catalog.handles import kept_open
 from converters.ducklake.catalog.history import snapshot_ids
 from converters.ducklake.catalog.moves import drop_table, move_tables
+from converters.ducklake.catalog.new_file import new_file, remove_abandoned
 from converters.ducklake.catalog.objects import held_objects, standing
 from converters.ducklake.catalog.session import Place, Session, exists, parse_place, session, with_retry
 from converters.ducklake.catalog.standing import HeldTable
@@ -273,53 +274,25 @@ class DuckLakeTarget:
     def commit(
         self, writes: Sequence[TableWrite], progress: ProgressSink, objects: Sequence[ObjectWrite] = ()
     ) -> CommitResult:
-        """All tables and objects in one transaction. A new file is built beside its place and linked there when
-        complete."""
+        """All tables and objects in one transaction."""
         now = time.time_ns() // 1000
+        new = None if self._existed else NewLake(self.data_path, _CREATED_BY)
+        fresh = new is not None and not self.place.is_server
+
+        def once() -> CommitResult:
+            opening = new_file(self.place) if fresh else session(self.place, create=new is not None, write=True)
+            with opening as opened:
+                written, findings = write_tables(opened, writes, new, self._chosen, self._limit, progress, objects, now)
+            return CommitResult(tuple(written), tuple(findings), tuple(objects))
+
         if self._verifies:
             self._asking = Asking(self.place)
         try:
-            if self._existed or self.place.is_server:
-                return with_retry(lambda: self._in_place(writes, progress, objects, now))
-            return self._linked(writes, progress, objects, now)
+            return once() if fresh else with_retry(once)
         except BaseException:
             if self._asking is not None:
                 self._asking.close()
             raise
-
-    def _linked(
-        self, writes: Sequence[TableWrite], progress: ProgressSink, objects: Sequence[ObjectWrite], now: int
-    ) -> CommitResult:
-        building = Place(self.place.backend, f"{self.place.path}.bridge-{os.getpid()}")
-        new = NewLake(self.data_path, _CREATED_BY)
-        linked, opened = False, None
-        try:
-            with session(building, create=True) as opened:
-                written, findings = write_tables(opened, writes, new, self._chosen, self._limit, progress, objects, now)
-            if os.path.exists(f"{building.path}.wal"):
-                raise Unreachable(f"{building.path} could not be written completely", hint="check the free disk space")
-            _sync(building.path)
-            try:
-                os.link(building.path, self.place.path)
-                linked = True
-            except FileExistsError as error:
-                raise Overtaken(f"{self.place.path} was created meanwhile", hint="run it again") from error
-            except OSError as error:
-                raise Unreachable(f"{self.place.path} cannot be created: {error.strerror}") from error
-        finally:
-            _remove(building.path)
-            if opened is not None and not linked:
-                opened.remove_files()
-        _sync(os.path.dirname(self.place.path))
-        return CommitResult(tuple(written), tuple(findings), tuple(objects))
-
-    def _in_place(
-        self, writes: Sequence[TableWrite], progress: ProgressSink, objects: Sequence[ObjectWrite], now: int
-    ) -> CommitResult:
-        new = None if self._existed else NewLake(self.data_path, _CREATED_BY)
-        with session(self.place, create=new is not None, write=True) as opened:
-            written, findings = write_tables(opened, writes, new, self._chosen, self._limit, progress, objects, now)
-        return CommitResult(tuple(written), tuple(findings), tuple(objects))
 
     def files_of(self, name: TableName, table: Table, plan: str) -> TargetFiles:
         """Parquet as the lake's own settings want it; in a directory of the plan below the table's, but for files of
@@ -441,13 +414,8 @@ class DuckLakeTarget:
     def clean(self, plans: Mapping[TableName, str]) -> None:
         """Remove what killed runs of ours left: beside the catalog (a server does so itself), and of their work."""
         sweep(self.staging, self._catalog, plans, self._committed, self._registered_with)
-        if self.place.is_server:
-            return
-        directory, name = os.path.split(self.place.path)
-        for each in os.listdir(directory):
-            head, mark, pid = each.rpartition(".bridge-")
-            if mark and head == name and pid.isdigit() and not _alive(int(pid)):
-                _remove(os.path.join(directory, each))
+        if not self.place.is_server:
+            remove_abandoned(self.place)
 
     def verify(self, result: CommitResult, writes: Sequence[TableWrite], read_files: bool) -> Sequence[Check]:
         """Columns, types and row counts as DuckDB answers them, at the first, last and some snapshots between."""
@@ -546,30 +514,6 @@ def _load_lines(backend: str) -> str:
     """LOAD statements for extensions that lie in a package, where DuckDB does not look by itself."""
     paths = [packaged(name) for name in needed(backend)]
     return "".join(f"LOAD {literal(str(path))}; " for path in paths if path is not None)
-
-
-def _alive(pid: int) -> bool:
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    except PermissionError:
-        return True
-    return True
-
-
-def _remove(path: str) -> None:
-    for each in (path, f"{path}.wal", f"{path}-journal", f"{path}-wal", f"{path}-shm"):
-        if os.path.exists(each):
-            os.remove(each)
-
-
-def _sync(path: str) -> None:
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
 
 
 def open_target(rest: str, options: Options) -> DuckLakeTarget:
