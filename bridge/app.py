@@ -8,7 +8,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
 
-from bridge.errors import Blocked, BridgeError, Missing, Overtaken, Unreachable, UsageError
+from bridge.errors import Blocked, BridgeError, Missing, Unreachable, UsageError
 from bridge.execution.executor import execute, writes_of
 from bridge.locators import Locator, parse_locator
 from bridge.model.findings import Code, Finding, acceptable
@@ -226,7 +226,7 @@ def _without(made: Plan, error: BridgeError, lake: Target) -> Plan:
     the target does not answer for another table either."""
     failed = next((each for each in made.writes if str(each.target) == error.table), None)
     others = [each.target for each in made.tables if each is not failed and each.action is not Action.BLOCKED]
-    if failed is None or not others or error.retryable or isinstance(error, Overtaken | UsageError):
+    if failed is None or not others or error.passes_by_itself or isinstance(error, UsageError):
         raise error
     try:
         lake.lookup(others[:1])

@@ -50,6 +50,11 @@ class BridgeError(Exception):
         if retryable is not None:
             self.retryable = retryable
 
+    @property
+    def passes_by_itself(self) -> bool:
+        """Whether a later try, or a new plan, can succeed with nothing changed by hand."""
+        return self.retryable
+
     def __str__(self) -> str:
         return f"{self.message} ({self.hint})" if self.hint else self.message
 
@@ -83,7 +88,9 @@ class Conflict(BridgeError):
 
 
 class Overtaken(Conflict):
-    """Somebody else was first, or holds a lock for now: a new plan, or a later try, may succeed."""
+    """Somebody else was first, or holds a lock for now."""
+
+    passes_by_itself = True
 
 
 class Expired(Conflict):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from importlib import import_module
 from typing import Any, cast
 
@@ -11,6 +12,7 @@ from bridge.model.options import Options
 from bridge.ports import Holder, Lake, RowEngine, Source, Target
 
 __all__ = [
+    "check_settings",
     "engine",
     "extensions",
     "open_engine",
@@ -28,6 +30,8 @@ _SOURCES = {
     "duckdb": "converters.duckdb_file.reader:open_source",
     "ducklake": "converters.ducklake.reader:open_source",
 }
+_CONFIGURED = ("iceberg-catalog", "duckdb")
+"""Sources that take settings."""
 _TARGETS = {
     "ducklake": "converters.ducklake.writer:open_target",
     "iceberg": "converters.iceberg.writer:open_target",
@@ -72,7 +76,15 @@ def _named(entry: str, what: str) -> Any:
 
 def open_source(locator: Locator, options: Options) -> Source:
     """The source behind a locator."""
-    return cast(Source, _load(_SOURCES, locator, "source")(locator.rest, options))
+    opened = _load(_SOURCES, locator, "source")
+    check_settings(locator, options.source_options)
+    return cast(Source, opened(locator.rest, options))
+
+
+def check_settings(source: Locator, settings: Sequence[tuple[str, str]]) -> None:
+    """UsageError when there are settings for a source that takes none."""
+    if settings and source.format not in _CONFIGURED:
+        raise UsageError("--source-option is for iceberg-catalog:NAME", hint="leave it out")
 
 
 def open_target(locator: Locator, options: Options) -> Target:

@@ -28,11 +28,13 @@ from bridge.mirroring.rounds import catch_up
 from bridge.mirroring.status import Standing, status
 from bridge.model.table import TableName
 from bridge.ports import Silent
+from converters.ducklake.catalog import session as sessions
 from converters.ducklake.catalog.session import parse_place, session
 from converters.ducklake.writer import DuckLakeTarget
 from tests.foretold import foretold
 from tests.lake_versions import wrong_versions
 from tests.mirror_steps import Life
+from tests.refusals import duckdb_held
 from tests.support import ROOT, lake_rows, opened, tree_hash, use
 from tests.test_runs import KILLED
 
@@ -338,7 +340,8 @@ def test_a_round_that_another_mirror_made_first_is_not_made_again(
 def test_another_mirror_that_follows_the_names_first_is_looked_at_again(
     step: str, mirrored: Mirrored, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What is dropped or renamed is the table that was looked at, not what has its name by then."""
+    """What is dropped or renamed is the table that was looked at, not what has its name by then; a lake that somebody
+    holds meanwhile is waited for."""
     a, b = mirrored.add("db.a", 1), mirrored.add("db.b", 2)
     for each in (a, b):
         does(each, "append")
@@ -352,12 +355,21 @@ def test_another_mirror_that_follows_the_names_first_is_looked_at_again(
         a.call("db.b")
     real = getattr(DuckLakeTarget, step)
 
+    def held(self: DuckLakeTarget, *given: Any) -> None:
+        with duckdb_held(mirrored.lake):
+            real(self, *given)
+
     def second(self: DuckLakeTarget, *given: Any) -> None:
         with monkeypatch.context() as patched:
             patched.setattr(DuckLakeTarget, step, real)
             assert mirrored.round().error is None
         real(self, *given)
 
+    with monkeypatch.context() as patched:
+        patched.setattr(sessions, "_TRIES", 2)
+        patched.setattr(DuckLakeTarget, step, held)
+        made = mirrored.round()
+        assert made.error is not None and made.error.passes_by_itself, made
     monkeypatch.setattr(DuckLakeTarget, step, second)
     assert isinstance(mirrored.round().error, Overtaken)
     monkeypatch.setattr(DuckLakeTarget, step, real)

@@ -153,7 +153,7 @@ def test_the_environment_lies_below_the_file(
 def test_all_faults_are_told_at_once_each_at_its_place(configured: Callable[..., Ran]) -> None:
     text = """jobz: 4
 jobs: zero
-defaults: {interval: 30, options: {histori: full, history: some}}
+defaults: {interval: 30, options: {histori: full, history: some}, source-options: {uri: u}}
 pairs:
   - name: a
     name: b
@@ -172,6 +172,7 @@ pairs:
       memory-limit: lots
   - 5
   - {source: iceberg:/w, target: "ducklake:l", as: ~, exclude: !!binary x}
+  - {source: "ducklake:l", source-options: {region: r}}
 """
     found = faults(configured(text))
     expected = {
@@ -196,8 +197,11 @@ pairs:
         "18:7": "table: this is no key of options (write tables: beside it)",
         "19:21": "memory-limit: --memory-limit 'lots' is not a size (write 500MB",
         "20:5": "a mapping is wanted here",
+        "21:14": "source-options: --source-option is for iceberg-catalog:NAME (leave it out)",
         "21:52": "a value is missing here",
         "21:64": "the tag 'binary' has no meaning here",
+        "22:5": "target: it is missing",
+        "22:44": "source-options: --source-option is for iceberg-catalog:NAME (leave it out)",
     }
     assert set(found) == set(expected)
     assert {place for place, said in expected.items() if not found[place].startswith(said)} == set()

@@ -26,7 +26,7 @@ from bridge.mirroring.rounds import catch_up
 from bridge.mirroring.status import Standing, status
 from bridge.ports import Silent
 from converters.ducklake.reader import LakeSourceTable
-from converters.iceberg import writer
+from converters.iceberg.publish import verifying
 from converters.iceberg.writer import IcebergTarget
 from tests.foretold import foretold
 from tests.iceberg_judge import Published, judge_iceberg
@@ -458,7 +458,7 @@ def test_what_was_found_wrong_stays_wrong_in_the_next_round(tmp_path: Path, monk
     followed.do("CREATE TABLE t AS SELECT 1 AS i", "CREATE TABLE u AS SELECT 1 AS i")
     wrong = [{"rows": 7, "columns": ["i"]}, {"rows": 1, "columns": ["i"]}]
     monkeypatch.setattr(
-        writer, "_ask", lambda asked: [wrong[0] if "/t/" in each["metadata"] else wrong[1] for each in asked]
+        verifying, "_ask", lambda asked: [wrong[0] if "/t/" in each["metadata"] else wrong[1] for each in asked]
     )
     for _ in range(2):
         made = followed.round(verify="metadata")

@@ -16,6 +16,7 @@ from bridge.errors import UsageError
 from bridge.locators import parse_locator
 from bridge.mirroring.pair import Pair
 from bridge.model.secrets import names_secret, shown
+from bridge.registry import check_settings
 
 __all__ = ["RUN", "Config", "read_config"]
 
@@ -99,6 +100,12 @@ class _Reader:
         if node.get("name") is not None and (not name.strip() or not name.isprintable() or len(name) > 100):
             self._faults.add(node.mark, "name: up to 100 printable characters are wanted")
         source, target = (self._locator(node, key) for key in ("source", "target"))
+        try:
+            if source:
+                check_settings(parse_locator(source), given["source_options"])
+        except UsageError as error:
+            place = node.get("source-options") or node.get("source") or node
+            self._faults.add(place.mark, f"source-options: {error.message}", error.hint)
         if not source or not target:
             return None
         interval, on_drop = given.pop("interval"), given.pop("on_drop")

@@ -9,7 +9,7 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
 
-from bridge.errors import BridgeError, Conflict, Overtaken
+from bridge.errors import BridgeError, Conflict
 from bridge.mirroring.expiry import Expiring
 from bridge.mirroring.pair import TROUBLE, Round, State, TableOutcome
 
@@ -52,9 +52,8 @@ def lines(
 
 def _kept_from(error: BridgeError, first: bool) -> dict[str, Any]:
     """What kept a round from looking at any table."""
-    passes = isinstance(error, Overtaken) or (isinstance(error, Conflict) and error.retryable)
     level, state, hint = "error", "failed", error.hint
-    if passes:
+    if isinstance(error, Conflict) and error.passes_by_itself:
         level, state = "info" if first else "error", "meanwhile"
         hint = f"another process was at it; {'the next round looks again' if first else hint or 'run it again'}"
     said = {"target": error.table, "state": state, "exit_code": error.exit_code, "message": error.message, "hint": hint}

@@ -10,7 +10,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from time import monotonic
 
-from bridge.errors import BridgeError, Conflict, Overtaken, UsageError
+from bridge.errors import BridgeError, Conflict, UsageError
 from bridge.mirroring.aside import LONGEST, Aside, needs_somebody
 from bridge.mirroring.pair import Pair, Round
 from bridge.mirroring.rounds import catch_up
@@ -121,7 +121,7 @@ def _ends(turn: _Turn, made: Round) -> bool:
     turn.good += made.error is None
     if needs_somebody(made):
         return True
-    lasting = isinstance(made.error, Conflict) and not (made.error.retryable or isinstance(made.error, Overtaken))
+    lasting = isinstance(made.error, Conflict) and not made.error.passes_by_itself
     turn.conflicts = turn.conflicts + 1 if lasting else 0
     return turn.conflicts >= _SECOND_CONFLICT
 
@@ -132,7 +132,7 @@ def _next(turn: _Turn, made: Round) -> _Turn:
     pause = turn.pair.interval
     if trouble is not None:
         # a lock is free again soon, a source that is gone may take longer
-        first = 1.0 if trouble.retryable or isinstance(trouble, Overtaken) else max(1.0, pause)
+        first = 1.0 if trouble.passes_by_itself else max(1.0, pause)
         pause = min(LONGEST, first * 2.0 ** min(turn.troubled - 1, 10))
     turn.due = monotonic() + pause
     return turn

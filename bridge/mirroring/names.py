@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from bridge.app import Ends
-from bridge.errors import BridgeError, Conflict, Overtaken, Unreachable
+from bridge.errors import BridgeError, Conflict, Unreachable
 from bridge.mirroring.pair import TROUBLE, Pair, State, TableOutcome
 from bridge.mirroring.verdict import lag_of, verdict_of
 from bridge.model.options import Options
@@ -108,7 +108,7 @@ def follow_names(pair: Pair, ends: Ends, options: Options, progress: ProgressSin
             ends.target.drop(each.there.name, each.there.bookmark.source)
             done.append(_told(name, each.there, State.DROPPED, what))
         except (Conflict, Unreachable) as error:
-            if error.retryable or isinstance(error, Overtaken):  # the next round looks again
+            if error.passes_by_itself:  # the next round looks again
                 raise
             state = State.CONFLICT if isinstance(error, Conflict) else State.UNREACHABLE
             told = _told(name, each.there, state, str(error))
@@ -136,9 +136,9 @@ def _move(
         moves.append(Move(taken[old].name, names[name], {**mark.source, "name": str(name)}))
     try:
         target.move(moves)
-    except Overtaken:  # the next round looks again
-        raise
     except Conflict as error:
+        if error.passes_by_itself:  # the next round looks again
+            raise
         told = [
             replace(_told(name, taken[old], State.CONFLICT, str(error)), target=names[name])
             for old, name in moved.items()

@@ -134,7 +134,7 @@ def decided(
         more = lake.review_files(table, files, target, options)
         return decide(table, files, target, there, said, options, newest, more, lake.written_fields(table))
     except Conflict as error:
-        if not several or error.retryable or isinstance(error, Overtaken):  # it passes by itself
+        if not several or error.passes_by_itself:
             raise
         blocked = blocked_table(name, target, Finding(Code.TARGET_CONFLICT, str(name), error.message, error.hint))
         return replace(blocked, table=table)

@@ -104,8 +104,6 @@ class LakeSource:
     configured = ""
 
     def __init__(self, place: Place, options: Options) -> None:
-        if options.source_options:
-            raise UsageError("--source-option is for iceberg-catalog:NAME", hint="leave it out")
         self.place = place
         self.options = options
         try:

@@ -35,8 +35,9 @@ def review_table(table: Table, chosen: Mapping[str, str], held: Declared | None)
     for schema in kept_schemas(table):
         placed = list(walk(schema.fields))
         found += _names(subject, schema, placed)
-        found += _types(subject, placed, chosen, bool(table.commits))
-        found += _defaults(subject, placed, chosen)
+        names = [type_name(place.field.type, chosen) for place in placed]
+        found += _types(subject, placed, names, bool(table.commits))
+        found += _defaults(subject, placed, names)
         found += _order(subject, placed)
     found += layout_findings(table)
     found += order_findings(table, held)
@@ -67,10 +68,9 @@ def _names(subject: str, schema: Schema, placed: Sequence[Placed]) -> Iterator[F
             )
 
 
-def _types(subject: str, placed: Sequence[Placed], chosen: Mapping[str, str], stored: bool) -> Iterator[Finding]:
-    for place in placed:
+def _types(subject: str, placed: Sequence[Placed], names: Sequence[str | None], stored: bool) -> Iterator[Finding]:
+    for place, name in zip(placed, names, strict=True):
         type_, source = place.field.type, is_renamed(place.field.type)
-        name = type_name(type_, chosen)
         if name is None:
             shown = source or (type_.text if isinstance(type_, UnknownType) else str(type_))
             options = TYPE_CHOICES.get(source, ())
@@ -99,8 +99,8 @@ def _types(subject: str, placed: Sequence[Placed], chosen: Mapping[str, str], st
             yield Finding(Code.NESTED_DOC, subject, f"the comment on {_path(place)} is not shown by DuckDB")
 
 
-def _defaults(subject: str, placed: Sequence[Placed], chosen: Mapping[str, str]) -> Iterator[Finding]:
-    for place in placed:
+def _defaults(subject: str, placed: Sequence[Placed], names: Sequence[str | None]) -> Iterator[Finding]:
+    for place, name in zip(placed, names, strict=True):
         initial, write = place.field.initial_default, place.field.write_default
         if isinstance(initial, NestedDefault) or (initial is not None and place.repeated):
             yield Finding(Code.NESTED_DEFAULT, subject, f"column {_path(place)} has an initial default")
@@ -109,7 +109,7 @@ def _defaults(subject: str, placed: Sequence[Placed], chosen: Mapping[str, str])
         elif write == "NULL":
             yield Finding(Code.DEFAULT_LOST, subject, f"column {_path(place)}: the text NULL cannot be a default")
         for default in (initial, write):
-            text, name = default_text(default), type_name(place.field.type, chosen)
+            text = default_text(default)
             if text is not None and name and not _casts(text, name):
                 yield Finding(
                     Code.TYPE_UNSUPPORTED,

@@ -13,11 +13,11 @@ from dataclasses import replace
 import numpy as np
 import pyarrow.compute as pc
 
-from bridge.errors import Blocked, BridgeError, Overtaken, Unreachable, UsageError
+from bridge.errors import Blocked, Unreachable, UsageError
 from bridge.model.expiry import Endings
-from bridge.model.files import FileProblem, Files, Standing, live_rows
+from bridge.model.files import FileProblem, Files, Standing
 from bridge.model.findings import Code, Finding
-from bridge.model.objects import Macro, ObjectKind, Objects, View
+from bridge.model.objects import Objects
 from bridge.model.options import Options
 from bridge.model.paths import is_within
 from bridge.model.rewrite import OWN_DIRECTORY, Settings
@@ -25,6 +25,7 @@ from bridge.model.rewrite import Target as TargetFiles
 from bridge.model.table import Table, TableName
 from bridge.model.types import Field
 from bridge.ports import Check, CommitResult, Fitted, Move, ObjectWrite, ProgressSink, Rows, TableWrite, TargetTable
+from converters.ducklake import verifying
 from converters.ducklake.catalog import reads
 from converters.ducklake.catalog.commit import NewLake, write_tables
 from converters.ducklake.catalog.definition import declared
@@ -33,20 +34,20 @@ from converters.ducklake.catalog.folders import table_folder
 from converters.ducklake.catalog.handles import kept_open
 from converters.ducklake.catalog.history import snapshot_ids
 from converters.ducklake.catalog.moves import drop_table, move_tables
-from converters.ducklake.catalog.objects import held_objects, schema_of, standing
+from converters.ducklake.catalog.new_file import new_file, remove_abandoned
+from converters.ducklake.catalog.objects import held_objects, standing
 from converters.ducklake.catalog.session import Place, Session, exists, parse_place, session, with_retry
 from converters.ducklake.catalog.standing import HeldTable
-from converters.ducklake.columns import column_rows
 from converters.ducklake.extensions import connect, needed, packaged
 from converters.ducklake.fitting import fit_objects
 from converters.ducklake.identifiers import literal, qualified
 from converters.ducklake.partition import written_partition
 from converters.ducklake.remote import needs_objects, setup_words
 from converters.ducklake.review import nul_text, review_table
-from converters.ducklake.scanner import Asking, ask, compare_rows
+from converters.ducklake.scanner import Asking
 from converters.ducklake.settings import lake_settings
 from converters.ducklake.sorting import Declared, next_order, written_order
-from converters.ducklake.types import duckdb_type, stored_fields
+from converters.ducklake.types import stored_fields
 from converters.parquet.left_out import read_left_out
 from converters.parquet.places import places_of
 from converters.storage import absolute, parallel
@@ -55,7 +56,6 @@ from converters.storage.leftovers import all_held, discard, sweep, work_name
 __all__ = ["DuckLakeTarget", "open_target"]
 
 _CREATED_BY = "ducklake-bridge"
-_CHECKED_SNAPSHOTS = 5
 _REWRITTEN = re.compile(r"/(r-[0-9a-f]{32})(?:-[a-z][0-9a-f]+)*-(\d+)\.parquet$")
 _TARGET_BYTES = 512 << 20
 _GROUP_ROWS = 122_880
@@ -162,11 +162,11 @@ class DuckLakeTarget:
     def ended(self, name: TableName, there: TargetTable) -> Endings | None:
         """The source's files that only older snapshots of the lake use."""
         with session(self.place) as opened:
-            held = [each for each in reads.live_tables(opened) if _is(each, name)]
-            spans = [span for each in held for span in ended_files(opened, each.id, outside=True)]
-            if not spans:
+            held = reads.table_called(opened, name)
+            spans = [] if held is None else ended_files(opened, held.id, outside=True)
+            if held is None or not spans:
                 return None
-            noted = [each for each in reads.noted_snapshots(opened, held[0].id) if each.commit]
+            noted = [each for each in reads.noted_snapshots(opened, held.id) if each.commit]
             snapshots = sorted(snapshot_ids(opened))
         groups = ranges(spans, [each.snapshot for each in noted], [each.commit for each in noted], snapshots)
         ways = "keep them at the source (a longer retention, a tag)"
@@ -185,7 +185,7 @@ class DuckLakeTarget:
     def holds(self, name: TableName) -> frozenset[str]:
         """The source commits that a snapshot of the lake stands for."""
         with session(self.place) as opened:
-            return frozenset(each.commit for each in _noted(opened, name))
+            return frozenset(each.commit for each in reads.noted_of(opened, name))
 
     def rename(self, source: TableName) -> TableName:
         """`a.b.t` becomes table t of schema a.b; a table without a namespace lands in main."""
@@ -233,13 +233,13 @@ class DuckLakeTarget:
         """Files that left a table and come back to it: they are the lake's own, and it deletes them when it expires
         what it held before."""
         with self._looking() as opened:
-            held = [] if opened is None else [each for each in reads.live_tables(opened) if _is(each, name)]
-            mark = reads.bookmark(opened, held[0].id) if opened is not None and held else None
-            if opened is None or mark is None or (options.ownership or mark.ownership) != "adopt":
+            held = None if opened is None else reads.table_called(opened, name)
+            mark = None if opened is None or held is None else reads.bookmark(opened, held.id)
+            if opened is None or held is None or mark is None or (options.ownership or mark.ownership) != "adopt":
                 return ()
             base = next((place for place, each in enumerate(table.commits) if each.id == mark.commit), -1)
             new = files.table.filter(pc.greater(files.table.column("begin"), base)).column("path").to_pylist()
-            known = ever_registered(opened, held[0].id, table_folder(opened, self.data_path, name), new)
+            known = ever_registered(opened, held.id, table_folder(opened, self.data_path, name), new)
         back = [path for path in new if path in known]
         if not back:
             return ()
@@ -274,53 +274,25 @@ class DuckLakeTarget:
     def commit(
         self, writes: Sequence[TableWrite], progress: ProgressSink, objects: Sequence[ObjectWrite] = ()
     ) -> CommitResult:
-        """All tables and objects in one transaction. A new file is built beside its place and linked there when
-        complete."""
+        """All tables and objects in one transaction."""
         now = time.time_ns() // 1000
+        new = None if self._existed else NewLake(self.data_path, _CREATED_BY)
+        fresh = new is not None and not self.place.is_server
+
+        def once() -> CommitResult:
+            opening = new_file(self.place) if fresh else session(self.place, create=new is not None, write=True)
+            with opening as opened:
+                written, findings = write_tables(opened, writes, new, self._chosen, self._limit, progress, objects, now)
+            return CommitResult(tuple(written), tuple(findings), tuple(objects))
+
         if self._verifies:
             self._asking = Asking(self.place)
         try:
-            if self._existed or self.place.is_server:
-                return with_retry(lambda: self._in_place(writes, progress, objects, now))
-            return self._linked(writes, progress, objects, now)
+            return once() if fresh else with_retry(once)
         except BaseException:
             if self._asking is not None:
                 self._asking.close()
             raise
-
-    def _linked(
-        self, writes: Sequence[TableWrite], progress: ProgressSink, objects: Sequence[ObjectWrite], now: int
-    ) -> CommitResult:
-        building = Place(self.place.backend, f"{self.place.path}.bridge-{os.getpid()}")
-        new = NewLake(self.data_path, _CREATED_BY)
-        linked, opened = False, None
-        try:
-            with session(building, create=True) as opened:
-                written, findings = write_tables(opened, writes, new, self._chosen, self._limit, progress, objects, now)
-            if os.path.exists(f"{building.path}.wal"):
-                raise Unreachable(f"{building.path} could not be written completely", hint="check the free disk space")
-            _sync(building.path)
-            try:
-                os.link(building.path, self.place.path)
-                linked = True
-            except FileExistsError as error:
-                raise Overtaken(f"{self.place.path} was created meanwhile", hint="run it again") from error
-            except OSError as error:
-                raise Unreachable(f"{self.place.path} cannot be created: {error.strerror}") from error
-        finally:
-            _remove(building.path)
-            if opened is not None and not linked:
-                opened.remove_files()
-        _sync(os.path.dirname(self.place.path))
-        return CommitResult(tuple(written), tuple(findings), tuple(objects))
-
-    def _in_place(
-        self, writes: Sequence[TableWrite], progress: ProgressSink, objects: Sequence[ObjectWrite], now: int
-    ) -> CommitResult:
-        new = None if self._existed else NewLake(self.data_path, _CREATED_BY)
-        with session(self.place, create=new is not None, write=True) as opened:
-            written, findings = write_tables(opened, writes, new, self._chosen, self._limit, progress, objects, now)
-        return CommitResult(tuple(written), tuple(findings), tuple(objects))
 
     def files_of(self, name: TableName, table: Table, plan: str) -> TargetFiles:
         """Parquet as the lake's own settings want it; in a directory of the plan below the table's, but for files of
@@ -362,10 +334,10 @@ class DuckLakeTarget:
         self, name: TableName, paths: Sequence[str] | None = None, own: bool = False
     ) -> Mapping[str, reads.LiveFile]:
         with self._looking() as opened:
-            found = [] if opened is None else [each for each in reads.live_tables(opened) if _is(each, name)]
-            if opened is None or not found:
+            held = None if opened is None else reads.table_called(opened, name)
+            if opened is None or held is None:
                 return {}
-            return reads.live_files(opened, found[0].id, table_folder(opened, self.data_path, name), paths, own)
+            return reads.live_files(opened, held.id, table_folder(opened, self.data_path, name), paths, own)
 
     def standing(self, name: TableName, paths: Sequence[str] | None = None) -> Standing:
         """As the catalog and its delete files tell."""
@@ -394,7 +366,7 @@ class DuckLakeTarget:
         with session(self.place) as opened:
             outside = reads.outside_tables(opened)
             found = [each for each in reads.live_tables(opened) if each.id in outside]
-        return any(_is(each, name) for each in found for name in names)
+        return any(each.is_called(name) for each in found for name in names)
 
     def kept_open(self) -> AbstractContextManager[None]:
         """A DuckDB file is not opened for each question while this lasts."""
@@ -442,82 +414,25 @@ class DuckLakeTarget:
     def clean(self, plans: Mapping[TableName, str]) -> None:
         """Remove what killed runs of ours left: beside the catalog (a server does so itself), and of their work."""
         sweep(self.staging, self._catalog, plans, self._committed, self._registered_with)
-        if self.place.is_server:
-            return
-        directory, name = os.path.split(self.place.path)
-        for each in os.listdir(directory):
-            head, mark, pid = each.rpartition(".bridge-")
-            if mark and head == name and pid.isdigit() and not _alive(int(pid)):
-                _remove(os.path.join(directory, each))
+        if not self.place.is_server:
+            remove_abandoned(self.place)
 
     def verify(self, result: CommitResult, writes: Sequence[TableWrite], read_files: bool) -> Sequence[Check]:
         """Columns, types and row counts as DuckDB answers them, at the first, last and some snapshots between."""
-        snapshots = self._snapshots(writes)
-        questions: list[tuple[str, str, list[list[str | None]] | None]] = []
-        for write in writes:
-            questions += _questions(write, snapshots.get(write.name, {}), self._chosen, read_files)
         ready, self._asking = self._asking, None
-        try:
-            answers = ask(self.place, [query for _, query, _ in questions], self._in_objects(writes), ready)
-        except BridgeError as error:
-            return [Check("DuckDB opens the lake", error.message)]
-        checks = [Check("DuckDB opens the lake")]
-        for (what, _, expected), answer in zip(questions, answers, strict=True):
-            if isinstance(answer, BridgeError):
-                checks.append(Check(what, answer.message))
-            elif expected is not None and answer != expected:
-                checks.append(Check(what, f"DuckDB says {_short(answer)}, expected {_short(expected)}"))
-            else:
-                checks.append(Check(what))
-        return checks
+        return verifying.verify(self.place, writes, self._chosen, read_files, self._in_objects(writes), ready)
 
     def verify_objects(self, objects: Sequence[ObjectWrite]) -> Sequence[Check]:
         """Each view is bound, each macro and schema is found, as DuckDB sees the lake from outside."""
-        asked = [(f"{each.object.kind.value} {each.name}", *_seen(each)) for each in objects]
-        try:
-            answers = ask(self.place, ["USE lake", *(query for _, query, _ in asked)])[1:] if asked else []
-        except BridgeError as error:
-            return [Check("DuckDB opens the lake", error.message)]
-        checks = []
-        for (what, _, count), answer in zip(asked, answers, strict=True):
-            if isinstance(answer, BridgeError):
-                checks.append(Check(what, answer.message))
-            else:
-                right = count is None or answer == [[str(count)]]
-                checks.append(Check(what, "" if right else f"DuckDB finds {_short(answer)} of {count} overloads"))
-        return checks
+        return verifying.verify_objects(self.place, objects)
+
+    def compare(self, name: TableName, commit: str, rows: Rows) -> Check:
+        """EXCEPT ALL both ways, in DuckDB's own process, at the lake snapshot of the commit."""
+        return verifying.compare(self.place, self.data_path, name, commit, rows)
 
     def _in_objects(self, writes: Sequence[TableWrite]) -> bool:
         paths = (path for write in writes for path in write.files.table.column("path").unique().to_pylist())
         return needs_objects((self.data_path, *paths))
-
-    def _snapshots(self, writes: Sequence[TableWrite]) -> dict[TableName, dict[int, reads.Noted]]:
-        """Lake snapshot by commit index, from what the commit noted in the catalog."""
-        found: dict[TableName, dict[int, reads.Noted]] = {}
-        with session(self.place) as opened:
-            for write in writes:
-                index = {commit.id: place for place, commit in enumerate(write.table.commits)}
-                noted = _noted(opened, write.name)
-                found[write.name] = {index[each.commit]: each for each in noted if each.commit in index}
-        return found
-
-    def compare(self, name: TableName, commit: str, rows: Rows) -> Check:
-        """EXCEPT ALL both ways, in DuckDB's own process, at the lake snapshot of the commit."""
-        label = f"{name}: rows"
-        at = qualified("lake", *(name.namespace or ("main",)), name.name)
-        if commit:
-            with session(self.place) as opened:
-                held = [each for each in _noted(opened, name) if each.commit == commit]
-            if not held:
-                return Check(f"{label} at commit {commit}", "the lake has no snapshot for it")
-            label, at = f"{label} at snapshot {held[-1].snapshot}", _at(held[-1])
-        try:
-            with session(self.place) as opened:
-                objects = needs_objects((self.data_path, *reads.remote_paths(opened)))
-            fault = compare_rows(self.place, at, rows, objects)
-        except BridgeError as error:
-            fault = error.message
-        return Check(label, fault)
 
     def closing_words(self, result: CommitResult, writes: Sequence[TableWrite]) -> Sequence[str]:
         """How to open the lake, what is guarded, how to catch up, take over and undo."""
@@ -583,140 +498,22 @@ def _whole(settings: Mapping[str, str], key: str, default: int) -> int:
     return int(text) if text.isdigit() and int(text) else default
 
 
-def _noted(opened: Session, name: TableName) -> list[reads.Noted]:
-    """What our snapshots say of a live table."""
-    found = [each for each in reads.live_tables(opened) if _is(each, name)]
-    return reads.noted_snapshots(opened, found[0].id) if found else []
-
-
-def _at(noted: reads.Noted) -> str:
-    """A table in one of its snapshots, under the name that it had then."""
-    return f"{qualified('lake', noted.schema, noted.name)} AT (VERSION => {noted.snapshot})"
-
-
 def _declared(opened: Session | None, name: TableName) -> Declared | None:
     """The sort order that a live table has in the lake; None for a table that is not there."""
-    found = [] if opened is None else [each for each in reads.live_tables(opened) if _is(each, name)]
-    if opened is None or not found:
+    held = None if opened is None else reads.table_called(opened, name)
+    if opened is None or held is None:
         return None
-    return declared(opened, found[0].id, reads.columns(opened, found[0].id))
+    return declared(opened, held.id, reads.columns(opened, held.id))
 
 
 def _key(schema: str, name: str) -> tuple[str, str]:
     return schema.casefold(), name.casefold()
 
 
-def _is(each: reads.LakeTable, name: TableName) -> bool:
-    return each.id >= 0 and each.is_called(name)
-
-
 def _load_lines(backend: str) -> str:
     """LOAD statements for extensions that lie in a package, where DuckDB does not look by itself."""
     paths = [packaged(name) for name in needed(backend)]
     return "".join(f"LOAD {literal(str(path))}; " for path in paths if path is not None)
-
-
-def _seen(each: ObjectWrite) -> tuple[str, int | None]:
-    """A question that shows an object, and the number that it has to answer."""
-    schema = literal(schema_of(each.name))
-    match each.object.definition:
-        case View():
-            return f"DESCRIBE SELECT * FROM {qualified('lake', schema_of(each.name), each.name.name)}", None
-        case Macro(overloads):
-            kind = "table_macro" if each.object.kind is ObjectKind.TABLE_MACRO else "macro"
-            return (
-                f"SELECT count(*) FROM duckdb_functions() WHERE database_name = 'lake' AND function_type = '{kind}' "
-                f"AND lower(schema_name) = lower({schema}) AND lower(function_name) = lower({literal(each.name.name)})",
-                len(overloads),
-            )
-        case _:
-            return (
-                "SELECT count(*) FROM duckdb_schemas() WHERE database_name = 'lake' "
-                f"AND lower(schema_name) = lower({literal(each.name.name)})",
-                1,
-            )
-
-
-def _short(rows: Sequence[Sequence[str | None]]) -> str:
-    text = "; ".join(", ".join(map(str, row)) for row in rows)
-    return text if len(text) < 200 else text[:200] + " ..."
-
-
-def _questions(
-    write: TableWrite, snapshots: Mapping[int, reads.Noted], chosen: Mapping[str, str], read_files: bool
-) -> list[tuple[str, str, list[list[str | None]] | None]]:
-    name = ".".join((*write.name.namespace, write.name.name))
-    at = qualified("lake", *(write.name.namespace or ("main",)), write.name.name)
-    rows = column_rows(write.table.schema, chosen)
-    top = sorted((row.order, row) for row in rows.values() if row.parent is None)
-    questions: list[tuple[str, str, list[list[str | None]] | None]] = [
-        (
-            f"{name}: columns",
-            f"SELECT column_name, CASE WHEN data_type LIKE 'STRUCT%' OR data_type LIKE '%[]' OR data_type LIKE 'MAP%' "
-            f"THEN '' ELSE data_type END FROM duckdb_columns() WHERE database_name = 'lake' "
-            f"AND lower(schema_name) = lower({literal((write.name.namespace or ('main',))[0])}) "
-            f"AND lower(table_name) = lower({literal(write.name.name)}) ORDER BY column_index",
-            [[row.name, "" if row.type in ("struct", "list", "map") else duckdb_type(row.type)] for _, row in top],
-        )
-    ]
-    live, newest = live_rows(write.files, len(write.table.commits)), len(write.table.commits) - 1
-    if write.files.since is not None:
-        return questions + _changes(write, snapshots, live)
-    questions.append((f"{name}: rows now", f"SELECT count(*) FROM {at}", [[str(live[newest] if newest >= 0 else 0)]]))
-    if not read_files:
-        return questions
-    indexes = sorted(snapshots)
-    step = max(1, (len(indexes) - 1) // (_CHECKED_SNAPSHOTS - 1)) if indexes else 1
-    for index in sorted({*indexes[::step], *indexes[-1:]}):
-        questions.append(
-            (
-                f"{name}: rows at snapshot {snapshots[index].snapshot}",
-                f"SELECT count(*) FROM {_at(snapshots[index])}",
-                [[str(live[index])]],
-            )
-        )
-    questions.append((f"{name}: a row can be read", f"SELECT * FROM {at} LIMIT 1", None))
-    return questions
-
-
-def _alive(pid: int) -> bool:
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    except PermissionError:
-        return True
-    return True
-
-
-def _remove(path: str) -> None:
-    for each in (path, f"{path}.wal", f"{path}-journal", f"{path}-wal", f"{path}-shm"):
-        if os.path.exists(each):
-            os.remove(each)
-
-
-def _sync(path: str) -> None:
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
-
-
-def _changes(
-    write: TableWrite, snapshots: Mapping[int, reads.Noted], live: np.ndarray
-) -> list[tuple[str, str, list[list[str | None]] | None]]:
-    """What was added to a table that the lake holds, by the files that changed alone: the others were not read again,
-    and counting them would open every one."""
-    since, newest = write.files.since, len(write.table.commits) - 1
-    if since is None or since not in snapshots or newest not in snapshots or newest == since:
-        return []
-    schema, place = (write.name.namespace or ("main",))[0], write.name.name
-    first, last = snapshots[since].snapshot + 1, snapshots[newest].snapshot
-    span = f"'lake', {literal(schema)}, {literal(place)}, {first}, {last}"
-    counts = (f"(SELECT count(*) FROM ducklake_table_{each}({span}))" for each in ("insertions", "deletions"))
-    what = f"{'.'.join((*write.name.namespace, place))}: rows added since snapshot {first - 1}"
-    return [(what, f"SELECT {' - '.join(counts)}", [[str(live[newest] - live[since])]])]
 
 
 def open_target(rest: str, options: Options) -> DuckLakeTarget:

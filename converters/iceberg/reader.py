@@ -54,8 +54,6 @@ class IcebergSource:
     configured = ""
 
     def __init__(self, path: str, options: Options) -> None:
-        if options.source_options:
-            raise UsageError("--source-option is for iceberg-catalog:NAME", hint="leave it out")
         self._options = options
         path = storage.absolute(path.rstrip("/") or "/")
         self._paths: dict[TableName, str] = {}

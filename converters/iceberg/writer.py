@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import json
 import re
 import shlex
-import subprocess
-import sys
 import uuid
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, suppress
@@ -18,7 +15,7 @@ import numpy as np
 import pyarrow.compute as pc
 
 from bridge.errors import BridgeError, Conflict, Overtaken, UsageError, about
-from bridge.model.files import FileProblem, Files, Standing, live_rows
+from bridge.model.files import FileProblem, Files, Standing
 from bridge.model.findings import Code, Finding
 from bridge.model.objects import ObjectKind, Objects
 from bridge.model.options import Options
@@ -42,8 +39,7 @@ from bridge.ports import (
     Written,
 )
 from converters import storage
-from converters.iceberg.publish import verified
-from converters.iceberg.publish.asking import answers
+from converters.iceberg.publish import verifying
 from converters.iceberg.publish.bookmark import (
     bookmark_of,
     foreign,
@@ -55,11 +51,10 @@ from converters.iceberg.publish.bookmark import (
 from converters.iceberg.publish.held import every_path, held_files, lost_snapshots
 from converters.iceberg.publish.layout import outgrown_specs
 from converters.iceberg.publish.properties import table_properties
-from converters.iceberg.publish.review import review_files, review_table, unread, version_for
+from converters.iceberg.publish.review import review_files, review_table, version_for
 from converters.iceberg.publish.table import Published, held_specs, prepare
 from converters.iceberg.publish.type_changes import outgrown_types
 from converters.iceberg.publish.way_back import restored
-from converters.iceberg.scanner import IcebergRows
 from converters.iceberg.type_matrix import given_fields
 from converters.iceberg.warehouse import Held, Home, Warehouse
 from converters.parquet.left_out import read_left_out
@@ -68,7 +63,6 @@ from converters.storage.leftovers import all_held, discard, sweep, table_key, wo
 __all__ = ["IcebergTarget", "open_catalog_target", "open_target"]
 
 _REWRITTEN = re.compile(r"/(r-[0-9a-f]{32})(?:-[a-z][0-9a-f]+)*-(\d+)\.parquet$")
-_CHECKED_SNAPSHOTS = 5
 
 
 @dataclass(frozen=True, slots=True)
@@ -439,100 +433,19 @@ class IcebergTarget:
 
     def verify(self, result: CommitResult, writes: Sequence[TableWrite], read_files: bool) -> Sequence[Check]:
         """Columns and row counts as PyIceberg answers them, at the first, the last and some snapshots between."""
-        unasked: list[Check] = []
-        asked: list[dict[str, object]] = []
-        expected: list[tuple[str, int, list[str]]] = []
-        for write in writes:
-            there = self._home.find(write.name)
-            if there is None:
-                return [Check(f"{write.name}: is there", "it is not")]
-            if _went_on(there[1], write):
-                unasked.append(Check(f"{write.name}: not verified: somebody else committed to it meanwhile"))
-                continue
-            held, live = there[1], live_rows(write.files, len(write.table.commits))
-            if types := unread(held.metadata):
-                unasked.append(Check(f"{write.name}: not verified: PyIceberg does not know {types}"))
-                continue
-            kept = kept_commits(held.metadata)
-            columns = [each.name for each in write.table.schema.fields]
-            since = write.files.since
-            places = [
-                place
-                for place, commit in enumerate(write.table.commits)
-                # deletes before the first commit are folded into what was rewritten: of what was published earlier
-                # these files tell nothing
-                if commit.id in kept and place >= write.first and (since is None or place >= since)
-            ]
-            if since is not None and write.files.rest is None:
-                # what was left out is taken as it was: what is counted is what came and went since
-                if since not in places:
-                    continue
-                live = live - live[since] + _counted(held, kept[write.table.commits[since].id])
-            if since is not None:
-                places = [each for each in places if since < each < len(write.table.commits) - 1]
-            step = max(1, (len(places) - 1) // (_CHECKED_SNAPSHOTS - 1)) if places else 1
-            asked.append({"metadata": held.path, "snapshot": None, "listed": since is not None})
-            newest = int(live[len(write.table.commits) - 1]) if write.table.commits else 0
-            expected.append((f"{write.name}: rows now", newest, columns))
-            for place in sorted({*places[::step], *places[-1:]}) if read_files else ():
-                snapshot = kept[write.table.commits[place].id]
-                asked.append({"metadata": held.path, "snapshot": snapshot, "listed": since is not None})
-                expected.append((f"{write.name}: rows at snapshot {snapshot}", int(live[place]), columns))
-        checks = unasked
-        for (what, rows, columns), answer in zip(expected, _ask(asked), strict=True):
-            fault = str(answer.get("error", "")).partition("\n")[0]
-            if not fault and answer["columns"] != columns:
-                fault = f"PyIceberg finds the columns {answer['columns']}, expected {columns}"
-            if not fault and answer["rows"] != rows:
-                fault = f"PyIceberg finds {answer['rows']} rows, expected {rows}"
-            checks.append(Check(what, fault))
-        return checks
+        return verifying.verify(self._home, writes, read_files)
 
     def note_verified(self, writes: Sequence[TableWrite]) -> None:
         """Beside each table's metadata."""
-        for write in writes:
-            there = self._home.find(write.name)
-            if there is not None and not unread(there[1].metadata) and not _went_on(there[1], write):
-                verified.note(there[1], _newest_rows(write))
+        verifying.note_verified(self._home, writes)
 
     def verify_again(self, writes: Sequence[TableWrite]) -> Sequence[Check]:
         """PyIceberg is asked about states of which nothing is noted."""
-        checks: list[Check] = []
-        asked: list[TableWrite] = []
-        for write in writes:
-            there = self._home.find(write.name)
-            if there is not None and verified.is_noted(there[1], _newest_rows(write)):
-                checks.append(Check(f"{write.name}: was verified as it is"))
-            else:
-                asked.append(write)
-        if asked:
-            told = self.verify(CommitResult(()), asked, False)
-            if not any(each.fault for each in told):
-                self.note_verified(asked)
-            checks += told
-        return checks
+        return verifying.verify_again(self._home, writes)
 
     def compare(self, name: TableName, commit: str, rows: Rows) -> Check:
         """EXCEPT ALL both ways between PyIceberg's rows and the source's."""
-        from converters.iceberg.publish.comparing import difference
-
-        there, label = self._home.find(name), f"{name}: rows"
-        if there is None:
-            return Check(label, "the table is not there")
-        if types := unread(there[1].metadata):
-            return Check(f"{label} not compared: PyIceberg does not know {types}")
-        snapshot = ""
-        if commit:
-            kept = kept_commits(there[1].metadata)
-            if commit not in kept:
-                return Check(f"{label} at commit {commit}", "the table has no snapshot for it")
-            snapshot = str(kept[commit])
-            label = f"{label} at snapshot {snapshot}"
-        try:
-            mine = IcebergRows(there[1].path, snapshot, self._options.path_map)
-            return Check(label, difference(mine, rows))
-        except BridgeError as error:
-            return Check(label, error.message)
+        return verifying.compare(self._home, name, commit, rows, self._options.path_map)
 
     def closing_words(self, result: CommitResult, writes: Sequence[TableWrite]) -> Sequence[str]:
         """Where the tables are, what is guarded, how to catch up and undo."""
@@ -562,17 +475,6 @@ class IcebergTarget:
         return said
 
 
-def _went_on(held: Held, write: TableWrite) -> bool:
-    """Whether a table is not any more as a run left it."""
-    mark, commits = bookmark_of(held.metadata), write.table.commits
-    return mark is None or bool(mark.changed_by) or mark.commit != (commits[-1].id if commits else "")
-
-
-def _newest_rows(write: TableWrite) -> int:
-    count = len(write.table.commits)
-    return int(live_rows(write.files, count)[count - 1]) if count else 0
-
-
 def _listed(metadata: Mapping[str, Any], commit: str) -> frozenset[str]:
     """The data files of a state by path, and those that we wrote by what they are called after."""
     paths = [path for path, _ in held_files(metadata, commit)]
@@ -591,34 +493,6 @@ def _stale(metadata: Mapping[str, Any], replaces: bool, table: Table, files: Fil
     said = "they list files that the source has merged or removed since"
     said += "" if replaces else "; the catalog lets no snapshot be replaced"
     return Stale(frozenset(commit for each, commit in source_commits(metadata).items() if each in lost), said, replaces)
-
-
-def _counted(held: Held, snapshot: int) -> int:
-    """The rows at a snapshot as its manifest list counts them, -1 when that cannot be read."""
-    [said] = _ask([{"metadata": held.path, "snapshot": snapshot, "listed": True}])
-    return int(str(said.get("rows", -1)))
-
-
-def _ask(asked: Sequence[Mapping[str, object]]) -> list[dict[str, object]]:
-    """PyIceberg: in a process of its own where it scans tables."""
-    import os
-
-    if all(each["listed"] for each in asked):
-        return answers(asked, storage.properties())
-
-    ran = subprocess.run(
-        [sys.executable, "-m", "converters.iceberg.publish.asking"],
-        input=json.dumps({"asked": list(asked), "properties": storage.properties()}),
-        capture_output=True,
-        text=True,
-        check=False,
-        env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
-    )
-    if ran.returncode or not ran.stdout:
-        last = (ran.stderr.strip().splitlines() or [f"exit code {ran.returncode}"])[-1]
-        return [{"error": f"PyIceberg could not be asked: {last}"} for _ in asked]
-    said: list[dict[str, object]] = json.loads(ran.stdout)
-    return said
 
 
 def open_target(rest: str, options: Options) -> IcebergTarget:

@@ -106,16 +106,16 @@ def drop_table(session: Session, name: TableName, source: Mapping[str, str]) -> 
 
 
 def _ours(session: Session, name: TableName, source: Mapping[str, str]) -> reads.LakeTable:
-    found = [each for each in reads.live_tables(session) if each.is_called(name)]
-    mark = reads.bookmark(session, found[0].id) if found and found[0].id >= 0 else None
-    if mark is None or not mark.is_of(source):  # another mirror may have been first, and the name is another's now
+    held = reads.table_called(session, name)
+    mark = None if held is None else reads.bookmark(session, held.id)
+    if held is None or mark is None or not mark.is_of(source):  # another mirror was first, the name is another's now
         raise Overtaken(f"{name} is gone from {session.place.path} since it was looked at", hint="run it again")
     if mark.changed_by and not mark.maintained:
         raise Conflict(
             f"{name} was changed in the lake ({mark.changed_by}), and renamed or dropped at the source",
             hint=f"release {name}, or drop it in the lake",
         )
-    return found[0]
+    return held
 
 
 def _next(head: reads.Head) -> Snapshot:

@@ -40,6 +40,7 @@ __all__ = [
     "live_files",
     "live_tables",
     "lost_tables",
+    "noted_of",
     "noted_snapshots",
     "outside_tables",
     "paths_with",
@@ -48,6 +49,7 @@ __all__ = [
     "settings",
     "settings_of",
     "shared_tables",
+    "table_called",
     "table_setting",
     "table_stats",
     "tags",
@@ -202,6 +204,11 @@ def live_tables(session: Session) -> list[LakeTable]:
         .where(view.end_snapshot.is_(None), schema.end_snapshot.is_(None))
     )
     return [LakeTable(*row) for row in found]
+
+
+def table_called(session: Session, name: TableName) -> LakeTable | None:
+    """The live table of a name, whatever its case; a view is none."""
+    return next((each for each in live_tables(session) if each.id >= 0 and each.is_called(name)), None)
 
 
 def bookmark(session: Session, table_id: int) -> Bookmark | None:
@@ -502,6 +509,12 @@ def noted_snapshots(session: Session, table_id: int) -> list[Noted]:
         except (ValueError, TypeError, KeyError):
             continue  # somebody rewrote what was for people to read
     return found
+
+
+def noted_of(session: Session, name: TableName) -> list[Noted]:
+    """What our snapshots say of a live table."""
+    held = table_called(session, name)
+    return [] if held is None else noted_snapshots(session, held.id)
 
 
 def _names(session: Session, table_id: int) -> list[tuple[int, str, str]]:

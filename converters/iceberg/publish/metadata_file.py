@@ -22,7 +22,6 @@ from converters.iceberg.publish.bookmark import (
     property_text,
     refs_of,
     source_commits,
-    taken_numbers,
 )
 from converters.iceberg.publish.definition import schema_json, sort_order_json, spec_json
 from converters.iceberg.publish.history import Made
@@ -37,18 +36,17 @@ _ENGINE = frozenset({"operation", "manifests-created", "manifests-kept", "manife
 _PREVIOUS = 100
 
 
-def snapshot_ids(table: Table, held: Mapping[str, Any] | None, base: int | None, onto: bool) -> list[int]:
+def snapshot_ids(table: Table, held: Mapping[str, Any] | None, base: int | None, onto: bool, taken: int) -> list[int]:
     """The id of each commit's snapshot. Those that `held` has keep theirs, as far as commit `base`, and all where they
     are made anew (`onto`, or no base). Others get the id that they had in the Iceberg table that a lake's came from,
-    else the commit's own number, so that AS OF means the same on both sides; but none that a snapshot had which a
-    restored lake has lost, since its readers and what was made of it may know it still."""
+    else the commit's own number, so that AS OF means the same on both sides; but none up to `taken` (taken_numbers),
+    since readers of what a restored lake has lost, and what was made of it, may know it still."""
     anew = onto or base is None
     until = len(table.commits) if onto or base is None else base + 1
     listed = kept_commits(held or {})
     if anew:  # its number rather than what the one is called by which the lake came back
         listed |= {commit: each for each, commit in source_commits(held or {}).items() if str(each) == commit}
     there = set() if anew else {int(each["snapshot-id"]) for each in (held or {}).get("snapshots") or ()}
-    taken = taken_numbers(held or {}, table)
     made: list[int] = []
     for place, commit in enumerate(table.commits):
         if commit.id in listed and place < until:
@@ -153,6 +151,7 @@ def built(
     next_row_id: int,
     properties: Mapping[str, str],
     rewritten: bool,
+    taken: int,
     now: int,
 ) -> dict[str, Any]:
     """The whole document; `held` is the one before, of which the snapshots `lost` cannot be read for long, and `after`
@@ -227,7 +226,6 @@ def built(
         found["refs"] = {**_others(held, ids), **_refs(table, current, by_commit, ids)}
     if version >= 3:
         found["next-row-id"] = max(next_row_id, table.next_row_id or 0, (held or {}).get("next-row-id", 0))
-    taken = taken_numbers(held or {}, table)
     found["properties"][PROPERTY] = property_text(write, current, found, rewritten, taken)
     return found
 

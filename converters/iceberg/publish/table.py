@@ -22,7 +22,7 @@ from bridge.model.types import ColumnType, FieldId
 from bridge.ports import ProgressSink, TableWrite
 from converters import storage
 from converters.iceberg.avro import records_mentioning
-from converters.iceberg.publish.bookmark import has_rewritten, kept_commits
+from converters.iceberg.publish.bookmark import has_rewritten, kept_commits, taken_numbers
 from converters.iceberg.publish.delete_writer import Deleted, DeleteWriter
 from converters.iceberg.publish.entries import Record
 from converters.iceberg.publish.held import Concerned, as_of, held_state, lost_snapshots
@@ -227,7 +227,8 @@ def prepare(
         entries = _with_missing(entries, state, start, concerned is not None)
     unknown = max((int(each.members.max(initial=-1)) for each in state.manifests), default=-1) + 1
     entries = _with_unknown(entries, unknown, start)
-    ids = snapshot_ids(table, held, base, bool(write.onto))
+    taken = taken_numbers(held or {}, table)
+    ids = snapshot_ids(table, held, base, bool(write.onto), taken)
     of_commit = [schemas[version_of_commit[place]] for place in range(len(table.commits))]
     progress.step(f"{write.name}: writing manifests of {len(table.commits) - start} snapshots")
     made: list[Made] = []
@@ -254,6 +255,7 @@ def prepare(
         state.next_row_id,
         properties,
         ours,
+        taken,
         time.time_ns() // 1_000_000,
     )
     added = int(entries.new[: entries.data].sum())
