@@ -30,8 +30,8 @@ _SOURCES = {
     "duckdb": "converters.duckdb_file.reader:open_source",
     "ducklake": "converters.ducklake.reader:open_source",
 }
-_CONFIGURED = ("iceberg-catalog", "duckdb")
-"""Sources that take settings."""
+_CONFIGURED = {"source": ("iceberg-catalog:NAME", "duckdb:FILE"), "target": ("iceberg-catalog:NAME",)}
+"""What takes settings, by its role."""
 _TARGETS = {
     "ducklake": "converters.ducklake.writer:open_target",
     "iceberg": "converters.iceberg.writer:open_target",
@@ -77,24 +77,29 @@ def _named(entry: str, what: str) -> Any:
 def open_source(locator: Locator, options: Options) -> Source:
     """The source behind a locator."""
     opened = _load(_SOURCES, locator, "source")
-    check_settings(locator, options.source_options)
+    check_settings("source", locator, options.source_options)
     return cast(Source, opened(locator.rest, options))
 
 
-def check_settings(source: Locator, settings: Sequence[tuple[str, str]]) -> None:
-    """UsageError when there are settings for a source that takes none."""
-    if settings and source.format not in _CONFIGURED:
-        raise UsageError("--source-option is for iceberg-catalog:NAME", hint="leave it out")
+def check_settings(role: str, locator: Locator, settings: Sequence[tuple[str, str]]) -> None:
+    """UsageError when there are settings for a source or target (`role`) that takes none."""
+    taking = _CONFIGURED[role]
+    if settings and locator.format not in {each.partition(":")[0] for each in taking}:
+        raise UsageError(f"--{role}-option is for {' and '.join(taking)}", hint="leave it out")
 
 
 def open_target(locator: Locator, options: Options) -> Target:
     """The target behind a locator."""
-    return cast(Target, _load(_TARGETS, locator, "target")(locator.rest, options))
+    opened = _load(_TARGETS, locator, "target")
+    check_settings("target", locator, options.target_options)
+    return cast(Target, opened(locator.rest, options))
 
 
 def open_holder(locator: Locator, options: Options) -> Holder:
     """The tables of ours behind a locator, for releasing and adopting them."""
-    return cast(Holder, _load(_HOLDERS, locator, "target")(locator.rest, options))
+    opened = _load(_HOLDERS, locator, "target")
+    check_settings("target", locator, options.target_options)
+    return cast(Holder, opened(locator.rest, options))
 
 
 def open_lake(locator: Locator, options: Options) -> Lake:

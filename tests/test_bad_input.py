@@ -321,6 +321,8 @@ def test_a_report_that_cannot_be_written_stops_before_the_commit(tmp_path: Path)
         (["plan", "iceberg:TABLE", "ducklake:LAKE", "--accept", "file-missing"], 2),
         (["plan", "iceberg:TABLE", "ducklake:LAKE", "--map-prefix", "x"], 2),
         (["plan", "iceberg:TABLE", "ducklake:LAKE", "--source-option", "uri=x"], 2),
+        (["plan", "iceberg:TABLE", "ducklake:LAKE", "--target-option", "uri=x"], 2),
+        (["release", "ducklake:LAKE", "--target-option", "uri=x"], 2),
         (["plan", "iceberg:TABLE", "ducklake:LAKE", "--type-map", "int=long"], 2),
         (["plan", "iceberg:TABLE", "ducklake:LAKE", "--at", "yesterday"], 2),
         (["plan", "iceberg:TABLE", "ducklake:LAKE", "--history", "some"], 2),

@@ -30,11 +30,13 @@ from pyiceberg.types import (
 )
 
 import bridge
+from bridge.errors import Overtaken
 from bridge.mirroring.pair import Pair
 from bridge.mirroring.rounds import catch_up
 from bridge.model.files import Measures
 from bridge.model.table import TableName
 from bridge.ports import Silent
+from converters.ducklake.catalog.session import parse_place
 from converters.ducklake.catalog.standing import HeldTable
 from converters.ducklake.extensions import connect, needed
 from converters.ducklake.writer import open_target
@@ -228,6 +230,15 @@ def test_bounds_of_a_later_round_widen_those_that_the_lake_knows(tmp_path: Path)
         ends = connection.from_arrow(pa.Table.from_pylist([row(-7), row(90)], schema=made.table.schema().as_arrow()))
         low, high = ends.project("COLUMNS(*)::VARCHAR").order("id").fetchall()
     assert sorted(said) == [each for each in zip(IDS.values(), low, high, strict=True) if each[0] != IDS["s"]]
+
+
+def test_a_table_that_is_dropped_meanwhile_is_looked_for_again(tmp_path: Path) -> None:
+    attach = str(tmp_path / "lake.db")
+    with connect(*needed("duckdb")) as lake:
+        lake.execute(f"ATTACH 'ducklake:{attach}' AS lake")
+    held = HeldTable(parse_place(attach), f"{tmp_path}/files/", TableName((), "t"))
+    with pytest.raises(Overtaken, match="since it was looked at"):
+        held.standing()
 
 
 def test_bounds_that_the_lake_has_lost_stay_unknown(tmp_path: Path) -> None:

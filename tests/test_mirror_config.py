@@ -172,7 +172,7 @@ pairs:
       memory-limit: lots
   - 5
   - {source: iceberg:/w, target: "ducklake:l", as: ~, exclude: !!binary x}
-  - {source: "ducklake:l", source-options: {region: r}}
+  - {source: "ducklake:l", source-options: {region: r}, target-options: {uri: u}, target: "iceberg:w"}
 """
     found = faults(configured(text))
     expected = {
@@ -197,11 +197,11 @@ pairs:
         "18:7": "table: this is no key of options (write tables: beside it)",
         "19:21": "memory-limit: --memory-limit 'lots' is not a size (write 500MB",
         "20:5": "a mapping is wanted here",
-        "21:14": "source-options: --source-option is for iceberg-catalog:NAME (leave it out)",
+        "21:14": "source-options: --source-option is for iceberg-catalog:NAME and duckdb:FILE (leave it out)",
         "21:52": "a value is missing here",
         "21:64": "the tag 'binary' has no meaning here",
-        "22:5": "target: it is missing",
-        "22:44": "source-options: --source-option is for iceberg-catalog:NAME (leave it out)",
+        "22:73": "target-options: --target-option is for iceberg-catalog:NAME (leave it out)",
+        "22:44": "source-options: --source-option is for iceberg-catalog:NAME and duckdb:FILE (leave it out)",
     }
     assert set(found) == set(expected)
     assert {place for place, said in expected.items() if not found[place].startswith(said)} == set()

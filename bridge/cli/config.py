@@ -100,12 +100,13 @@ class _Reader:
         if node.get("name") is not None and (not name.strip() or not name.isprintable() or len(name) > 100):
             self._faults.add(node.mark, "name: up to 100 printable characters are wanted")
         source, target = (self._locator(node, key) for key in ("source", "target"))
-        try:
-            if source:
-                check_settings(parse_locator(source), given["source_options"])
-        except UsageError as error:
-            place = node.get("source-options") or node.get("source") or node
-            self._faults.add(place.mark, f"source-options: {error.message}", error.hint)
+        for role, locator in (("source", source), ("target", target)):
+            try:
+                if locator:
+                    check_settings(role, parse_locator(locator), given[f"{role}_options"])
+            except UsageError as error:
+                place = node.get(f"{role}-options") or node.get(role) or node
+                self._faults.add(place.mark, f"{role}-options: {error.message}", error.hint)
         if not source or not target:
             return None
         interval, on_drop = given.pop("interval"), given.pop("on_drop")

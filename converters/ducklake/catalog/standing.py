@@ -12,6 +12,7 @@ import polars as pl
 import pyarrow as pa
 import sqlalchemy as sa
 
+from bridge.errors import Overtaken
 from bridge.model.files import Measures, Standing, StatsBatch
 from bridge.model.table import TableName
 from bridge.model.types import ColumnType, FieldId
@@ -59,7 +60,9 @@ class HeldTable:
         return Measures(paths.to_arrow(), found)
 
     def _id(self, opened: Session) -> int:
-        [held] = [each for each in reads.live_tables(opened) if each.id >= 0 and each.is_called(self.name)]
+        held = reads.table_called(opened, self.name)
+        if held is None:
+            raise Overtaken(f"{self.name} is gone from {self.place.path} since it was looked at", hint="run it again")
         return held.id
 
 
