@@ -480,6 +480,14 @@ def test_a_namespace_that_cannot_be_listed_drops_no_table_of_a_mirror(rest: Rest
     assert states() == {"a.evo_struct": "applied", "b.part_identity": "applied"}
     rest.set(faults=[["/namespaces/b/tables", 403, 0]])
     assert states() == {"a.evo_struct": "current"}
+    ends = (pair.source, pair.target, *rest.options())
+    for found, exclude in ((3, ()), (0, ("--exclude", "b.**"))):
+        said, asked = (run_here(each, *ends, *maps(*KINDS), *exclude, *more) for each, *more in
+                       (("mirror", "--once", "--verify", "none"), ("status", "--json")))  # fmt: skip
+        assert (said.code, asked.code) == (found, found), said.err + asked.out
+        assert ("namespace=b" in said.err) == bool(found), said.err
+        states_ = {each["table"]: each["state"] for each in asked.json["tables"]}
+        assert states_ == {"a.evo_struct": "current", **({"b.*": "unreadable"} if found else {})}
     rest.set(faults=[], tables=every[:1])
     assert states() == {"a.evo_struct": "current", "b.part_identity": "dropped"}
 

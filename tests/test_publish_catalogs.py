@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import json
 import sqlite3
+import time
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 import bridge
-from bridge.errors import Blocked, Conflict
+from bridge.errors import Blocked, Conflict, Unreachable
 from bridge.model.table import TableName
 from tests.iceberg_judge import Published, judge_iceberg
 from tests.support import opened
@@ -144,6 +146,47 @@ def test_a_rest_catalog_that_takes_no_format_3_blocks_with_its_own_code(lake: La
         publish(lake, rest_options(lake, rest), format_version=3)
     assert raised.value.code == "catalog-format-3"
     assert not json.loads(rest.state.read_text())["tables"]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("status", "after", "seconds"),
+    [(504, 0, 2.0), (504, 1, 0), (500, 1, None), (200, 1, None), (500, 4, None)],
+    ids=["made later", "made", "not made", "answered by a page", "one after the last snapshot"],
+)
+def test_a_commit_without_an_answer_is_gone_on_from(
+    status: int, after: int, seconds: float | None, lake: Lake, rest: Rest, tmp_path: Path
+) -> None:
+    """Nothing that a commit names goes while it may be made, and each snapshot comes, once."""
+    options = rest_options(lake, rest)
+    assert publish(lake, options, format_version=3).exit_code == 0
+    rest.set(commits=[status, after, seconds])
+    lake.do(*(f"INSERT INTO t(id) VALUES ({each})" for each in range(500, 503)), "COMMENT ON TABLE t IS 'new'")
+    with pytest.raises(Unreachable) if after < 4 else suppress(Unreachable):  # four snapshots are four requests
+        publish(lake, options)
+    time.sleep(2 * (seconds or 0))
+    report = publish(lake, options)
+    assert report.exit_code == 0 and not report.faults
+    assert [each.code.text for each in report.plan.tables[0].findings if each.code.text == "history-diverged"] == []
+    metadata = Path(json.loads(rest.state.read_text())["tables"][0]["metadata"])
+    with opened(lake.file) as there:
+        [(newest,)] = there.execute("SELECT max(snapshot_id) FROM lake.snapshots()").fetchall()
+    held = json.loads(metadata.read_text())
+    assert list(snapshots(held))[-4:] == [str(newest - each) for each in (3, 2, 1, 0)]
+    assert held["properties"]["comment"] == "new"
+    assert judged(lake, metadata, tmp_path) == []
+    assert publish(lake, options).plan.tables[0].action.value == "nothing"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("status", [503, 403])
+def test_a_server_at_fault_is_not_one_that_knows_no_format_3(status: int, lake: Lake, rest: Rest) -> None:
+    options = rest_options(lake, rest)
+    publish(lake, options)
+    rest.set(commits=[status, 0, None])
+    lake.do("INSERT INTO t(id) VALUES (500)")
+    with pytest.raises(Unreachable):
+        publish(lake, options, format_version=3)
 
 
 @pytest.mark.slow

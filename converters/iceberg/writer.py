@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 import pyarrow.compute as pc
 
-from bridge.errors import BridgeError, Conflict, Overtaken, UsageError, about
+from bridge.errors import BridgeError, Conflict, Overtaken, Undecided, UsageError, about
 from bridge.model.files import FileProblem, Files, Standing, live_rows
 from bridge.model.findings import Code, Finding
 from bridge.model.objects import ObjectKind, Objects
@@ -365,11 +365,13 @@ class IcebergTarget:
         transaction over several."""
         ready: list[_Ready] = []
         done: list[Written] = []
+        sent: _Ready | None = None
         try:
             for write in writes:
                 with about(write.name):
                     ready.append(self._ready(replace(write, table=restored(write.table)), progress))
             for each in ready:
+                sent = each
                 with about(each.write.name):
                     self._home.commit(each.write.name, each.held, each.published.metadata, each.mark)
                 before, now = (() if each.held is None else each.held.metadata.get("snapshots") or ()), each.published
@@ -385,9 +387,11 @@ class IcebergTarget:
                         str(made[-1].id) if made else "",
                     )
                 )
-        except BaseException:
+        except BaseException as error:
+            # what was sent and not answered may be made yet, whatever is there now
+            unanswered = sent if isinstance(error, Undecided | KeyboardInterrupt | SystemExit) else None
             for each in ready[len(done) :]:
-                if not self._may_be_named(each):
+                if each is not unanswered and not self._may_be_named(each):
                     each.published.discard()
             raise
         return CommitResult(tuple(done))
