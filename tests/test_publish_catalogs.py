@@ -14,7 +14,10 @@ import pytest
 
 import bridge
 from bridge.errors import Blocked, Conflict, Unreachable
+from bridge.mirroring.pair import Pair
+from bridge.mirroring.rounds import catch_up
 from bridge.model.table import TableName
+from bridge.ports import Silent
 from tests.iceberg_judge import Published, judge_iceberg
 from tests.support import opened
 from tests.test_catalogs import Rest, nothing_configured, serving
@@ -187,6 +190,24 @@ def test_a_server_at_fault_is_not_one_that_knows_no_format_3(status: int, lake: 
     lake.do("INSERT INTO t(id) VALUES (500)")
     with pytest.raises(Unreachable):
         publish(lake, options, format_version=3)
+
+
+@pytest.mark.slow
+def test_a_table_that_the_catalog_cannot_load_keeps_no_other_of_its_round(lake: Lake, rest: Rest) -> None:
+    lake.do("CREATE TABLE u AS SELECT 1 AS i")
+    options = bridge.Options(target_options=rest_options(lake, rest))
+    pair = Pair(f"ducklake:{lake.file}", "iceberg-catalog:prod", options)
+    assert catch_up(pair, Silent()).exit_code == 0
+    lake.do("INSERT INTO t(id) VALUES (500)", "INSERT INTO u VALUES (2)")
+    rest.set(faults=[["/tables/t$", 500, 0]])
+    made = catch_up(pair, Silent())
+    assert made.error is None and made.exit_code == 6
+    assert {str(each.source): each.state.value for each in made.tables} == {
+        "main.t": "unreachable",
+        "main.u": "applied",
+    }
+    rest.set(faults=[["/tables/", 500, 0]])
+    assert isinstance(catch_up(pair, Silent()).error, Unreachable)
 
 
 @pytest.mark.slow

@@ -91,6 +91,7 @@ class IcebergTarget:
         self._options = options
         self._locator = locator
         self._dropped: dict[TableName, int] = {}
+        self._committed: list[tuple[TableWrite, Written]] = []
         self._seen: dict[TableName, tuple[TableName, Held] | None] = {}
 
     def _there(self, name: TableName) -> tuple[TableName, Held] | None:
@@ -387,6 +388,7 @@ class IcebergTarget:
                         str(made[-1].id) if made else "",
                     )
                 )
+                self._committed.append((each.write, done[-1]))
         except BaseException as error:
             # what was sent and not answered may be made yet, whatever is there now
             unanswered = sent if isinstance(error, Undecided | KeyboardInterrupt | SystemExit) else None
@@ -395,6 +397,10 @@ class IcebergTarget:
                     each.published.discard()
             raise
         return CommitResult(tuple(done))
+
+    def committed(self) -> Sequence[tuple[TableWrite, Written]]:
+        """What was committed since this was opened, table after table."""
+        return tuple(self._committed)
 
     def _may_be_named(self, ready: _Ready) -> bool:
         """Whether a commit that failed may have been made all the same; one that cannot be looked at may."""
