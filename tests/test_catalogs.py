@@ -24,7 +24,7 @@ from bridge.model.table import TableName
 from bridge.planning.selection import concerned, literal, matches
 from bridge.ports import Notice, Silent
 from tests.judge import Subject, judge
-from tests.support import ROOT, Case, Ran, case, lake_rows, run_here, subject, versions
+from tests.support import ROOT, Case, Ran, case, lake_rows, run, run_here, subject, versions
 from tests.test_kinds import sampled
 
 SECRET = "s3cr3t-of-the-client"
@@ -547,6 +547,14 @@ def test_a_metastore_that_is_not_there_or_silent_is_unreachable(
                             f"uri={uri}")  # fmt: skip
             assert done.code == 6, done.out
             assert time.monotonic() - begun < 15
+
+
+@pytest.mark.slow
+def test_what_a_library_logs_does_not_come_between_the_lines_of_a_mirror(tmp_path: Path) -> None:
+    pytest.importorskip("thrift")
+    asked = ("mirror", "iceberg-catalog:cat", f"ducklake:{tmp_path / 'l.ducklake'}", "--once", "--log-format", "json")
+    ran = run(*asked, "--source-option", "uri=thrift://127.0.0.1:1")
+    assert ran.code == 6 and [json.loads(each)["exit_code"] for each in ran.err.splitlines()] == [6]
 
 
 @pytest.fixture(scope="module")
