@@ -144,6 +144,9 @@ def test_snapshots_over_merged_files_leave_a_rest_catalog_that_replaces_none(
 
 @pytest.mark.slow
 def test_a_rest_catalog_that_takes_no_format_3_blocks_with_its_own_code(lake: Lake, rest: Rest) -> None:
+    rest.set(writable=None)
+    with pytest.raises(Unreachable, match="refused the namespace main: read-only"):
+        publish(lake, rest_options(lake, rest), format_version=3)
     rest.set(writable=2)
     with pytest.raises(Blocked) as raised:
         publish(lake, rest_options(lake, rest), format_version=3)

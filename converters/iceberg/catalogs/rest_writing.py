@@ -125,7 +125,10 @@ class RestHome(RestReader):
                 with self._told():
                     self._client.load_namespace_properties(levels)
             except Missing:
-                self._send(Endpoints.create_namespace, {"namespace": list(levels), "properties": {}}, {})
+                answer = self._send(Endpoints.create_namespace, {"namespace": list(levels), "properties": {}}, {})
+                if not answer.ok and answer.status_code != _CONFLICT:
+                    said = f"refused the namespace {'.'.join(levels)}: {self._said(answer)}"
+                    raise Unreachable(f"{name}: {self.shown} {said}") from None
         path = f"{metadata['location']}/metadata/00000-{uuid.uuid4()}.metadata.json"
         storage.write(path, document(metadata), f".{mark}.tmp")
         try:
