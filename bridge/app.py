@@ -25,6 +25,7 @@ from bridge.ports import (
     AdoptedTable,
     Check,
     CommitResult,
+    CommitsApart,
     KeptOpen,
     LakeTableInfo,
     Notice,
@@ -190,10 +191,21 @@ def looked_up(
             return lake.lookup([to for name, to in names.items() if name not in hidden]), hidden
         except BridgeError as error:
             name = next((name for name, to in names.items() if str(to) == error.table), None)
-            damaged = isinstance(error, Blocked | Missing | UsageError)
-            if name is None or not damaged or len(hidden) + 1 == len(names):
+            if name is None or len(hidden) + 1 == len(names):
+                raise
+            others = [to for each, to in names.items() if each != name and each not in hidden]
+            if not isinstance(error, Blocked | Missing | UsageError) and not _answers(lake, others):
                 raise
             hidden[name] = error
+
+
+def _answers(lake: Target, others: Sequence[TableName]) -> bool:
+    """Whether a target that failed with one table tells of another."""
+    try:
+        lake.lookup(others[:1])
+    except BridgeError:
+        return False
+    return True
 
 
 def _left_behind(opened: Source, lake: Target, names: Mapping[TableName, TableName]) -> list[Notice]:
@@ -228,10 +240,8 @@ def _without(made: Plan, error: BridgeError, lake: Target) -> Plan:
     others = [each.target for each in made.tables if each is not failed and each.action is not Action.BLOCKED]
     if failed is None or not others or error.passes_by_itself or isinstance(error, UsageError):
         raise error
-    try:
-        lake.lookup(others[:1])
-    except BridgeError:
-        raise error from None
+    if not _answers(lake, others):
+        raise error
     return replace(made, tables=tuple(stopped(each, error) if each is failed else each for each in made.tables))
 
 
@@ -264,14 +274,19 @@ def carry_out(ends: Ends, options: Options, progress: ProgressSink) -> Report:
     made = _still_there(made, opened, progress)
     engine = partial(open_engine, ends.from_, options, lake.staging)
     while True:
+        done = lake.committed() if isinstance(lake, CommitsApart) else ()
+        there = {write.name for write, _ in done}
         try:
-            result, writes = execute(made, lake, engine, progress)
+            left = replace(made, tables=tuple(each for each in made.tables if each.target not in there))
+            result, writes = execute(left, lake, engine, progress)
             break
         except BridgeError as error:
             if not options.follow:
                 raise
             made = _without(made, error, lake)
             progress.step(f"{error.table}: {error.message}")
+    result = replace(result, tables=(*(written for _, written in done), *result.tables))
+    writes = [*(write for write, _ in done), *writes]
     checks = _still_right(made, lake, progress) if options.verify != "none" else []
     if not writes and not result.objects:
         return Report(made, result, tuple(checks), held=held)

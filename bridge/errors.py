@@ -9,7 +9,8 @@ BridgeError (1)
 │   └── Expired           the source forgot what the target's state was made from
 └── Unreachable (6)       the source or target is not there or cannot be read
     ├── Missing           a file that is referred to does not exist
-    └── Unanswered        it may well be there: access was denied, or nobody answered
+    ├── Unanswered        it may well be there: access was denied, or nobody answered
+    └── Undecided         a commit was sent, and whether it was made, or is made yet, nobody said
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ __all__ = [
     "Missing",
     "Overtaken",
     "Unanswered",
+    "Undecided",
     "Unreachable",
     "UsageError",
     "VerificationFailed",
@@ -109,6 +111,10 @@ class Missing(Unreachable):
 
 class Unanswered(Unreachable):
     """It may well be there: access was denied, or nobody answered; never a reason to do without it."""
+
+
+class Undecided(Unreachable):
+    """A commit was sent and not answered: it may have been made, or be made yet, so what it names has to stay."""
 
 
 @contextmanager

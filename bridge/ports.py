@@ -23,6 +23,7 @@ __all__ = [
     "Bookmark",
     "Check",
     "CommitResult",
+    "CommitsApart",
     "Fit",
     "Fitted",
     "Held",
@@ -365,6 +366,15 @@ class CommitResult:
     tables: tuple[Written, ...]
     findings: tuple[Finding, ...] = ()
     objects: tuple[ObjectWrite, ...] = ()
+
+
+@runtime_checkable
+class CommitsApart(Protocol):
+    """A target that commits table after table: what kept from one leaves those before it made."""
+
+    def committed(self) -> Sequence[tuple[TableWrite, Written]]:
+        """What it has made since it was opened."""
+        ...
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,11 +10,14 @@ STATE.json is read again for every request:
     token       what a request must bear; /v1/oauth/tokens hands it out for `credential` (client:secret)
     faults      [[regular expression on the path, HTTP status or "hang" or "html" or "slow", after so many requests]]
     writable    the highest format version that tables may have; without it nothing can be written
+    commits     [status, after, seconds]: the answer to one commit, after so many others; what it asks for is done that
+                much later (null: never)
     gone        {"a.t": n}: the table is not there any more once it was loaded n times
 """
 
 from __future__ import annotations
 
+import copy
 import gzip
 import json
 import re
@@ -65,6 +68,12 @@ class Catalog(BaseHTTPRequestHandler):
         body = self.rfile.read(int(self.headers.get("Content-Length") or 0)).decode()
         if not self.path.startswith("/v1/oauth"):
             parts = [unquote(each) for each in urlsplit(self.path).path.strip("/").split("/")[2:]]
+            if parts[2:3] == ["tables"] and "commits" in state:
+                COUNTS["commits"] += 1
+                status, after, seconds = state["commits"]
+                if COUNTS["commits"] == after + 1:
+                    self.late(status, seconds, parts, json.loads(body))
+                    return
             self.write(state, parts, json.loads(body))
             return
         given = {key: values[0] for key, values in parse_qs(body).items()}
@@ -74,6 +83,22 @@ class Catalog(BaseHTTPRequestHandler):
             self.answer(401, json.dumps(refused).encode())
             return
         self.say({"access_token": state["token"], "token_type": "bearer", "expires_in": 3600})
+
+    def late(self, status: int, seconds: float | None, parts: list[str], body: dict[str, Any]) -> None:
+        """As a gateway does that does not wait for the server behind it."""
+        behind: Any = copy.copy(self)
+        behind.answer = lambda *_: None
+        if status == 200:
+            self.answer(200, b"<html>a page</html>", "text/html")
+        else:
+            self.refuse(status, "Failed", "asked to fail")
+
+        def work() -> None:
+            time.sleep(seconds or 0)
+            behind.write(json.loads(STATE.read_text()), parts, body)
+
+        if seconds is not None:
+            threading.Thread(target=work).start()
 
     def do_DELETE(self) -> None:
         """A table is dropped; what it was of stays."""

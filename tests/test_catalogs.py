@@ -24,7 +24,7 @@ from bridge.model.table import TableName
 from bridge.planning.selection import concerned, literal, matches
 from bridge.ports import Notice, Silent
 from tests.judge import Subject, judge
-from tests.support import ROOT, Case, Ran, case, lake_rows, run_here, subject, versions
+from tests.support import ROOT, Case, Ran, case, lake_rows, run, run_here, subject, versions
 from tests.test_kinds import sampled
 
 SECRET = "s3cr3t-of-the-client"
@@ -480,6 +480,14 @@ def test_a_namespace_that_cannot_be_listed_drops_no_table_of_a_mirror(rest: Rest
     assert states() == {"a.evo_struct": "applied", "b.part_identity": "applied"}
     rest.set(faults=[["/namespaces/b/tables", 403, 0]])
     assert states() == {"a.evo_struct": "current"}
+    ends = (pair.source, pair.target, *rest.options())
+    for found, exclude in ((3, ()), (0, ("--exclude", "b.**"))):
+        said, asked = (run_here(each, *ends, *maps(*KINDS), *exclude, *more) for each, *more in
+                       (("mirror", "--once", "--verify", "none"), ("status", "--json")))  # fmt: skip
+        assert (said.code, asked.code) == (found, found), said.err + asked.out
+        assert ("namespace=b" in said.err) == bool(found), said.err
+        states_ = {each["table"]: each["state"] for each in asked.json["tables"]}
+        assert states_ == {"a.evo_struct": "current", **({"b.*": "unreadable"} if found else {})}
     rest.set(faults=[], tables=every[:1])
     assert states() == {"a.evo_struct": "current", "b.part_identity": "dropped"}
 
@@ -539,6 +547,14 @@ def test_a_metastore_that_is_not_there_or_silent_is_unreachable(
                             f"uri={uri}")  # fmt: skip
             assert done.code == 6, done.out
             assert time.monotonic() - begun < 15
+
+
+@pytest.mark.slow
+def test_what_a_library_logs_does_not_come_between_the_lines_of_a_mirror(tmp_path: Path) -> None:
+    pytest.importorskip("thrift")
+    asked = ("mirror", "iceberg-catalog:cat", f"ducklake:{tmp_path / 'l.ducklake'}", "--once", "--log-format", "json")
+    ran = run(*asked, "--source-option", "uri=thrift://127.0.0.1:1")
+    assert ran.code == 6 and [json.loads(each)["exit_code"] for each in ran.err.splitlines()] == [6]
 
 
 @pytest.fixture(scope="module")

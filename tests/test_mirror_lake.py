@@ -317,6 +317,25 @@ def test_a_catalog_that_refuses_commits_leaves_no_file_a_try(tmp_path: Path) -> 
 
 
 @pytest.mark.slow
+def test_a_table_whose_commits_are_refused_keeps_no_other_of_its_round(tmp_path: Path) -> None:
+    """Those that were committed before it are not taken for somebody else's, and are told as what they are."""
+    followed = Followed(tmp_path, True)
+    followed.do(*(f"CREATE TABLE {each} AS SELECT 1 AS i" for each in "tuv"))
+    followed.round()
+    with closing(sqlite3.connect(followed.database)) as catalog:
+        when = "BEFORE UPDATE ON iceberg_tables WHEN NEW.table_name = 'u' BEGIN SELECT RAISE(FAIL, 'no more of u'); END"
+        catalog.execute(f"CREATE TRIGGER refusing {when}")
+    followed.do(*(f"INSERT INTO {each} VALUES (2)" for each in "tuv"))
+    made = followed.round(verify="rows")
+    assert states(made) == {"main.t": "applied", "main.u": "unreachable", "main.v": "applied"}
+    assert [each.commits for each in made.tables] == [1, 0, 1] and "no more of u" in made.tables[1].message
+    with closing(sqlite3.connect(followed.database)) as catalog:
+        catalog.execute("DROP TRIGGER refusing")
+    assert states(followed.round()) == {"main.t": "current", "main.u": "applied", "main.v": "current"}
+    assert followed.wrong({"main.t": "t", "main.u": "u", "main.v": "v"}, tmp_path / "judge") == []
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("vectors", [False, True])
 def test_a_delete_file_that_another_took_the_place_of_is_not_missed(vectors: bool, tmp_path: Path) -> None:
     """The lake schedules it for deletion at once; published snapshots have their own."""

@@ -4,15 +4,20 @@ from __future__ import annotations
 
 import json
 import sqlite3
+import time
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 import bridge
-from bridge.errors import Blocked, Conflict
+from bridge.errors import Blocked, Conflict, Unreachable
+from bridge.mirroring.pair import Pair
+from bridge.mirroring.rounds import catch_up
 from bridge.model.table import TableName
+from bridge.ports import Silent
 from tests.iceberg_judge import Published, judge_iceberg
 from tests.support import opened
 from tests.test_catalogs import Rest, nothing_configured, serving
@@ -139,11 +144,73 @@ def test_snapshots_over_merged_files_leave_a_rest_catalog_that_replaces_none(
 
 @pytest.mark.slow
 def test_a_rest_catalog_that_takes_no_format_3_blocks_with_its_own_code(lake: Lake, rest: Rest) -> None:
+    rest.set(writable=None)
+    with pytest.raises(Unreachable, match="refused the namespace main: read-only"):
+        publish(lake, rest_options(lake, rest), format_version=3)
     rest.set(writable=2)
     with pytest.raises(Blocked) as raised:
         publish(lake, rest_options(lake, rest), format_version=3)
     assert raised.value.code == "catalog-format-3"
     assert not json.loads(rest.state.read_text())["tables"]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("status", "after", "seconds"),
+    [(504, 0, 2.0), (504, 1, 0), (500, 1, None), (200, 1, None), (500, 4, None)],
+    ids=["made later", "made", "not made", "answered by a page", "one after the last snapshot"],
+)
+def test_a_commit_without_an_answer_is_gone_on_from(
+    status: int, after: int, seconds: float | None, lake: Lake, rest: Rest, tmp_path: Path
+) -> None:
+    """Nothing that a commit names goes while it may be made, and each snapshot comes, once."""
+    options = rest_options(lake, rest)
+    assert publish(lake, options, format_version=3).exit_code == 0
+    rest.set(commits=[status, after, seconds])
+    lake.do(*(f"INSERT INTO t(id) VALUES ({each})" for each in range(500, 503)), "COMMENT ON TABLE t IS 'new'")
+    with pytest.raises(Unreachable) if after < 4 else suppress(Unreachable):  # four snapshots are four requests
+        publish(lake, options)
+    time.sleep(2 * (seconds or 0))
+    report = publish(lake, options)
+    assert report.exit_code == 0 and not report.faults
+    assert [each.code.text for each in report.plan.tables[0].findings if each.code.text == "history-diverged"] == []
+    metadata = Path(json.loads(rest.state.read_text())["tables"][0]["metadata"])
+    with opened(lake.file) as there:
+        [(newest,)] = there.execute("SELECT max(snapshot_id) FROM lake.snapshots()").fetchall()
+    held = json.loads(metadata.read_text())
+    assert list(snapshots(held))[-4:] == [str(newest - each) for each in (3, 2, 1, 0)]
+    assert held["properties"]["comment"] == "new"
+    assert judged(lake, metadata, tmp_path) == []
+    assert publish(lake, options).plan.tables[0].action.value == "nothing"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("status", [503, 403])
+def test_a_server_at_fault_is_not_one_that_knows_no_format_3(status: int, lake: Lake, rest: Rest) -> None:
+    options = rest_options(lake, rest)
+    publish(lake, options)
+    rest.set(commits=[status, 0, None])
+    lake.do("INSERT INTO t(id) VALUES (500)")
+    with pytest.raises(Unreachable):
+        publish(lake, options, format_version=3)
+
+
+@pytest.mark.slow
+def test_a_table_that_the_catalog_cannot_load_keeps_no_other_of_its_round(lake: Lake, rest: Rest) -> None:
+    lake.do("CREATE TABLE u AS SELECT 1 AS i")
+    options = bridge.Options(target_options=rest_options(lake, rest))
+    pair = Pair(f"ducklake:{lake.file}", "iceberg-catalog:prod", options)
+    assert catch_up(pair, Silent()).exit_code == 0
+    lake.do("INSERT INTO t(id) VALUES (500)", "INSERT INTO u VALUES (2)")
+    rest.set(faults=[["/tables/t$", 500, 0]])
+    made = catch_up(pair, Silent())
+    assert made.error is None and made.exit_code == 6
+    assert {str(each.source): each.state.value for each in made.tables} == {
+        "main.t": "unreachable",
+        "main.u": "applied",
+    }
+    rest.set(faults=[["/tables/", 500, 0]])
+    assert isinstance(catch_up(pair, Silent()).error, Unreachable)
 
 
 @pytest.mark.slow

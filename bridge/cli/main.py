@@ -71,6 +71,10 @@ def _interrupted() -> NoReturn:
 
 def main() -> NoReturn:
     """Run a command; every error ends as one line and its exit code."""
+    import logging
+
+    # what a library logs would come between our lines, and may hold a credential
+    logging.getLogger().addHandler(logging.NullHandler())
     as_json = "--json" in sys.argv
     stopped = _listen()
     try:

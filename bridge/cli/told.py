@@ -12,6 +12,7 @@ from typing import Any
 from bridge.errors import BridgeError, Conflict
 from bridge.mirroring.expiry import Expiring
 from bridge.mirroring.pair import TROUBLE, Round, State, TableOutcome
+from bridge.model.findings import Finding
 
 __all__ = ["kept", "line", "lines"]
 
@@ -27,6 +28,7 @@ def lines(
     That another process was at it is no trouble where a round follows, and is the `first` in a row to say so.
     """
     last_tables, last_idle = (before.tables, before.idle) if before is not None else ((), ())
+    last_unlisted = before.unlisted if before is not None else ()
     start: dict[str, Any] = {"time": _time(told.began + told.seconds), "level": "info", "pair": told.pair.label}
     found = [
         {**start, "level": "error" if each.state in TROUBLE else "info", **_facts(each)}
@@ -39,6 +41,11 @@ def lines(
         {**start, "level": "warning", "table": str(each.source), **_danger(each.expiring)}
         for each in told.tables
         if each.expiring is not None and _mark(each) != known.get(each.source)
+    ]
+    found += [
+        {**start, "level": "error", "state": "unreachable", "namespace": each.subject, **_why(each)}
+        for each in told.unlisted
+        if each not in last_unlisted
     ]
     found += [
         {**start, "level": "warning", "message": f"{each} matches no table of the source for now"}
@@ -74,6 +81,10 @@ def kept(told: Round, before: Round | None) -> Round:
 def _mark(each: TableOutcome) -> tuple[str, str] | None:
     """What has to change before a warning is said again: how near it is, or where it begins."""
     return None if each.expiring is None else (each.expiring.danger.value, each.expiring.first)
+
+
+def _why(each: Finding) -> dict[str, Any]:
+    return {"message": each.detail, "hint": each.hint}
 
 
 def _danger(each: Expiring) -> dict[str, Any]:

@@ -7,8 +7,9 @@ from enum import Enum
 from types import MappingProxyType
 from typing import Literal
 
-from bridge.errors import BridgeError
+from bridge.errors import Blocked, BridgeError
 from bridge.mirroring.expiry import Expiring
+from bridge.model.findings import Finding
 from bridge.model.options import Options
 from bridge.model.secrets import shown
 from bridge.model.table import TableName
@@ -80,7 +81,7 @@ class TableOutcome:
 class Round:
     """One look at a pair: when it began (seconds from 1970), how long it took, and each table; `idle` are the patterns
     of its tables that match none for now, `error` is what kept it from looking at any; `aside` are tables as an earlier
-    round left them, which are not tried again yet."""
+    round left them, which are not tried again yet, `unlisted` the namespaces whose tables the source could not tell."""
 
     pair: Pair
     began: float
@@ -89,11 +90,15 @@ class Round:
     error: BridgeError | None = None
     idle: tuple[str, ...] = ()
     aside: tuple[TableOutcome, ...] = ()
+    unlisted: tuple[Finding, ...] = ()
 
     @property
     def exit_code(self) -> int:
-        """The gravest of its tables: 5 conflict, 4 not verified, 6 unreachable, 3 blocked, else 0."""
+        """The gravest of its tables: 5 conflict, 4 not verified, 6 unreachable, 3 blocked, also for a namespace, else
+        0."""
         if self.error is not None:
             return self.error.exit_code
         states = {each.state for each in (*self.tables, *self.aside)}
-        return next((code for state, code in TROUBLE.items() if state in states), 0)
+        return next(
+            (code for state, code in TROUBLE.items() if state in states), Blocked.exit_code if self.unlisted else 0
+        )

@@ -14,7 +14,7 @@ from bridge.mirroring.verdict import left_by
 from bridge.model.findings import Code
 from bridge.model.options import Options
 from bridge.planning.plan import Action, TablePlan
-from bridge.planning.selection import is_wanted, literal, unmatched, waits
+from bridge.planning.selection import is_wanted, literal, not_listed, unmatched, waits
 from bridge.ports import ProgressSink
 
 __all__ = ["catch_up"]
@@ -40,9 +40,10 @@ def catch_up(pair: Pair, progress: ProgressSink, aside: tuple[TableOutcome, ...]
         ends = open_ends(pair.source, pair.target, options)
         with ends.kept_open():
             tables, idle = _done(pair, ends, options, aside, progress)
+            unlisted = tuple(not_listed(ends.source, options))
     except BridgeError as error:
         return Round(pair, began, time.monotonic() - clock, error=error, aside=aside)
-    return Round(pair, began, time.monotonic() - clock, tables, idle=idle, aside=aside)
+    return Round(pair, began, time.monotonic() - clock, tables, idle=idle, aside=aside, unlisted=unlisted)
 
 
 def _done(

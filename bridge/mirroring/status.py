@@ -17,7 +17,7 @@ from bridge.model.table import Table, TableName
 from bridge.planning.plan import Action
 from bridge.planning.reading import decided, read_files
 from bridge.planning.recalling import recalled
-from bridge.planning.selection import clashes_of, select, targets, unmatched, waits
+from bridge.planning.selection import clashes_of, not_listed, select, targets, unmatched, waits
 from bridge.ports import ProgressSink, Silent, SourceTable, TargetTable
 
 __all__ = ["Standing", "TableStatus", "status"]
@@ -99,11 +99,20 @@ def status(
         elif name in came:
             one = _renamed(one, at, stuck)
         found.append(replace(one, expiring=expiring(opened, lake, table, there, now)))
-    return (*found, *(_dropped(name, each) for name, each in gone.items()))
+    unlisted = (_unlisted(each) for each in not_listed(opened, options))
+    return (*found, *(_dropped(name, each) for name, each in gone.items()), *unlisted)
 
 
 def _unreadable(name: TableName, to: TableName, error: BridgeError, code: int) -> TableStatus:
     return TableStatus(name, to, Standing.UNREADABLE, message=error.message, hint=error.hint, exit_code=code)
+
+
+def _unlisted(each: Finding) -> TableStatus:
+    """A namespace in the place of its tables, of which the source does not tell."""
+    name = TableName((each.subject,), "*")
+    return TableStatus(
+        name, name, Standing.UNREADABLE, message=each.detail, hint=each.hint, exit_code=Blocked.exit_code
+    )
 
 
 def _dropped(name: TableName, each: Lost) -> TableStatus:

@@ -10,7 +10,7 @@ from bridge.model.findings import Code, Finding
 from bridge.model.objects import ObjectKind, SourceObject
 from bridge.model.options import Options
 from bridge.model.table import TableName
-from bridge.ports import Notice
+from bridge.ports import Notice, Source
 
 __all__ = [
     "clashes_of",
@@ -18,6 +18,7 @@ __all__ = [
     "is_wanted",
     "literal",
     "matches",
+    "not_listed",
     "select",
     "select_objects",
     "targets",
@@ -52,6 +53,11 @@ def concerned(notices: Sequence[Notice], options: Options) -> list[Finding]:
     """The findings about what the patterns take in: an object as if it were a table, a namespace when a selected table
     could lie in it."""
     return [each.finding for each in notices if _concerns(each.name, options)]
+
+
+def not_listed(source: Source, options: Options) -> list[Finding]:
+    """Namespaces whose tables a source could not tell, and in which a selected one could lie."""
+    return [each for each in concerned(source.noticed(), options) if each.code is Code.NAMESPACE_UNREADABLE]
 
 
 def select_objects(objects: Sequence[SourceObject], options: Options) -> list[SourceObject]:

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import pyarrow.compute as pc
 
-from bridge.errors import BridgeError, Conflict, Overtaken, UsageError, about
+from bridge.errors import BridgeError, Conflict, Overtaken, Undecided, UsageError, about
 from bridge.model.files import FileProblem, Files, Standing
 from bridge.model.findings import Code, Finding
 from bridge.model.objects import ObjectKind, Objects
@@ -85,6 +85,7 @@ class IcebergTarget:
         self._options = options
         self._locator = locator
         self._dropped: dict[TableName, int] = {}
+        self._committed: list[tuple[TableWrite, Written]] = []
         self._seen: dict[TableName, tuple[TableName, Held] | None] = {}
 
     def _there(self, name: TableName) -> tuple[TableName, Held] | None:
@@ -359,11 +360,13 @@ class IcebergTarget:
         transaction over several."""
         ready: list[_Ready] = []
         done: list[Written] = []
+        sent: _Ready | None = None
         try:
             for write in writes:
                 with about(write.name):
                     ready.append(self._ready(replace(write, table=restored(write.table)), progress))
             for each in ready:
+                sent = each
                 with about(each.write.name):
                     self._home.commit(each.write.name, each.held, each.published.metadata, each.mark)
                 before, now = (() if each.held is None else each.held.metadata.get("snapshots") or ()), each.published
@@ -379,12 +382,19 @@ class IcebergTarget:
                         str(made[-1].id) if made else "",
                     )
                 )
-        except BaseException:
+                self._committed.append((each.write, done[-1]))
+        except BaseException as error:
+            # what was sent and not answered may be made yet, whatever is there now
+            unanswered = sent if isinstance(error, Undecided | KeyboardInterrupt | SystemExit) else None
             for each in ready[len(done) :]:
-                if not self._may_be_named(each):
+                if each is not unanswered and not self._may_be_named(each):
                     each.published.discard()
             raise
         return CommitResult(tuple(done))
+
+    def committed(self) -> Sequence[tuple[TableWrite, Written]]:
+        """What was committed since this was opened, table after table."""
+        return tuple(self._committed)
 
     def _may_be_named(self, ready: _Ready) -> bool:
         """Whether a commit that failed may have been made all the same; one that cannot be looked at may."""

@@ -12,20 +12,22 @@ from typing import Any
 import requests
 from pyiceberg.catalog.rest import Endpoints
 
-from bridge.errors import Blocked, Missing, Overtaken, Unreachable, UsageError
+from bridge.errors import Blocked, Missing, Overtaken, Undecided, Unreachable, UsageError
 from bridge.model.findings import Code
 from bridge.model.paths import is_absolute, normalise
 from bridge.model.table import TableName
 from converters import storage
 from converters.iceberg.catalogs.rest import RestReader
 from converters.iceberg.catalogs.settings import Settings
-from converters.iceberg.publish.bookmark import COMMIT, PROPERTY
+from converters.iceberg.publish.bookmark import COMMIT, PROPERTY, TIME
 from converters.iceberg.warehouse import Held, document, withdraw
 
 __all__ = ["RestHome"]
 
 Json = dict[str, Any]
-_CONFLICT, _THERE = 409, (200, 204)
+_CONFLICT, _AT_FAULT = 409, 500
+_UNKNOWN_TO_IT = (400, 406, 422, 501)
+"""What a server answers to a request that it does not understand."""
 
 
 class RestHome(RestReader):
@@ -123,7 +125,10 @@ class RestHome(RestReader):
                 with self._told():
                     self._client.load_namespace_properties(levels)
             except Missing:
-                self._send(Endpoints.create_namespace, {"namespace": list(levels), "properties": {}}, {})
+                answer = self._send(Endpoints.create_namespace, {"namespace": list(levels), "properties": {}}, {})
+                if not answer.ok and answer.status_code != _CONFLICT:
+                    said = f"refused the namespace {'.'.join(levels)}: {self._said(answer)}"
+                    raise Unreachable(f"{name}: {self.shown} {said}") from None
         path = f"{metadata['location']}/metadata/00000-{uuid.uuid4()}.metadata.json"
         storage.write(path, document(metadata), f".{mark}.tmp")
         try:
@@ -141,18 +146,24 @@ class RestHome(RestReader):
 
     def _post(self, name: TableName, endpoint: str, body: Json, conflict: str, version: int = 0) -> None:
         levels = self._client._split_identifier_for_path((*name.namespace, name.name))
-        answer = self._send(endpoint, body, dict(levels))
+        try:
+            answer = self._send(endpoint, body, dict(levels))
+        except Unreachable as error:
+            raise Undecided(f"{name}: {error.message}", hint=error.hint, retryable=error.retryable) from error
         if answer.status_code == _CONFLICT:
             raise Overtaken(conflict, hint="run it again")
-        if answer.status_code in _THERE:
+        if answer.ok and _is_table(answer):
             return
         upgrades = any(each.get("action") == "upgrade-format-version" for each in body.get("updates", ()))
-        if version >= 3 or upgrades:
+        if (version >= 3 or upgrades) and answer.status_code in _UNKNOWN_TO_IT:
             raise Blocked(
                 f"{name}: {self.shown} takes no table of format 3: {self._said(answer)}",
                 code=Code.CATALOG_FORMAT_3.text,
                 hint="publish it to a warehouse directory or a SQL catalog",
             )
+        # one in between may have given up on a server that is still at it, or have answered in its place
+        if answer.ok or answer.status_code >= _AT_FAULT:
+            raise Undecided(f"{name}: {self.shown} failed at it: {self._said(answer)}")
         raise Unreachable(f"{name}: {self.shown} refused it: {self._said(answer)}")
 
     def _send(self, endpoint: str, body: Json, levels: Mapping[str, str]) -> requests.Response:
@@ -167,6 +178,14 @@ class RestHome(RestReader):
         except (ValueError, KeyError, TypeError):
             told = f"HTTP {answer.status_code}"
         return self._settings.public(told)
+
+
+def _is_table(answer: requests.Response) -> bool:
+    try:
+        said = answer.json()
+    except ValueError:
+        return False
+    return isinstance(said, dict) and "metadata" in said
 
 
 def _without(stored: Mapping[str, Any], key: str) -> Json:
@@ -219,14 +238,18 @@ def _steps(held: Mapping[str, Any], wanted: Mapping[str, Any]) -> list[Json]:
             }
         )
         at, before = id_, []
-    steps.append({"at": at, "updates": [*before, *_rest(held, wanted)]})
+    if not steps:
+        steps = [{"at": at, "updates": before}]
+    # with the last snapshot: a request of its own might not come, and then nothing would tell that it is missing
+    steps[-1]["updates"] += _rest(held, wanted)
     return [each for each in steps if each["updates"]]
 
 
 def _bookmark(wanted: Mapping[str, Any], snapshot: Mapping[str, Any]) -> str:
     """The bookmark as it stands when the run has come to a snapshot."""
-    said = json.loads(wanted["properties"][PROPERTY])
-    said |= {"commit": snapshot["summary"][COMMIT], "snapshot": snapshot["snapshot-id"]}
+    said, of = json.loads(wanted["properties"][PROPERTY]), snapshot["summary"]
+    time = int(of[TIME]) if TIME in of else None
+    said |= {"commit": of[COMMIT], "time": time, "snapshot": snapshot["snapshot-id"]}
     said["layout"][0] = wanted["current-schema-id"]
     return json.dumps(said, sort_keys=True)
 

@@ -13,7 +13,7 @@ from typing import Any
 import sqlalchemy as sa
 from sqlalchemy.pool import NullPool
 
-from bridge.errors import Conflict, Overtaken, UsageError
+from bridge.errors import Conflict, Overtaken, Undecided, Unreachable, UsageError
 from bridge.model.paths import is_within, normalise
 from bridge.model.table import TableName
 from converters import storage
@@ -118,6 +118,8 @@ class SqlHome:
             # a server whose connection was lost may have committed, or be about to
             if isinstance(error, Conflict) or self._engine.url.get_backend_name() == "sqlite":
                 withdraw(self, name, path)
+            elif isinstance(error, Unreachable):
+                raise Undecided(error.message, hint=error.hint, retryable=error.retryable) from error
             raise
         return path
 
