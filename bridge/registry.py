@@ -21,6 +21,7 @@ __all__ = [
     "open_source",
     "open_target",
     "readers",
+    "takes_settings",
     "type_choices",
 ]
 
@@ -81,11 +82,15 @@ def open_source(locator: Locator, options: Options) -> Source:
     return cast(Source, opened(locator.rest, options))
 
 
+def takes_settings(role: str, locator: Locator) -> bool:
+    """Whether there are settings for a source or target (`role`)."""
+    return locator.format in {each.partition(":")[0] for each in _CONFIGURED[role]}
+
+
 def check_settings(role: str, locator: Locator, settings: Sequence[tuple[str, str]]) -> None:
     """UsageError when there are settings for a source or target (`role`) that takes none."""
-    taking = _CONFIGURED[role]
-    if settings and locator.format not in {each.partition(":")[0] for each in taking}:
-        raise UsageError(f"--{role}-option is for {' and '.join(taking)}", hint="leave it out")
+    if settings and not takes_settings(role, locator):
+        raise UsageError(f"--{role}-option is for {' and '.join(_CONFIGURED[role])}", hint="leave it out")
 
 
 def open_target(locator: Locator, options: Options) -> Target:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
@@ -197,7 +198,6 @@ pairs:
         "18:7": "table: this is no key of options (write tables: beside it)",
         "19:21": "memory-limit: --memory-limit 'lots' is not a size (write 500MB",
         "20:5": "a mapping is wanted here",
-        "21:14": "source-options: --source-option is for iceberg-catalog:NAME and duckdb:FILE (leave it out)",
         "21:52": "a value is missing here",
         "21:64": "the tag 'binary' has no meaning here",
         "22:73": "target-options: --target-option is for iceberg-catalog:NAME (leave it out)",
@@ -259,6 +259,18 @@ def test_a_credential_in_the_file_is_refused_and_not_repeated(configured: Callab
     passwords = {place for place, said in found.items() if "a password stands here (write ${NAME}" in said}
     assert [each.partition(":")[0] for each in sorted(credentials)] == ["3", "3", "3", "5", "6", "6"]
     assert {each.partition(":")[0] for each in passwords} == {"4", "7", "8", "9", "10"}
+
+
+def test_settings_of_the_defaults_are_for_the_pairs_that_take_them(loop: Loop, configured: Callable[..., Ran]) -> None:
+    text = """defaults: {source-options: {uri: u}, target-options: {uri: v}}
+pairs:
+  - {source: 'iceberg-catalog:c', target: 'ducklake:l'}
+  - {source: 'ducklake:m', target: 'iceberg-catalog:d'}
+"""
+    loop.rounds = ()
+    assert configured(text).code == 0
+    found = [(each.options.source_options, each.options.target_options) for each in loop.pairs]
+    assert found == [((("uri", "u"),), ()), ((), (("uri", "v"),))]
 
 
 def test_credentials_come_from_the_environment_and_from_files(
@@ -424,7 +436,7 @@ def mirror(pairs, *, stop, **_):
 module.mirror = mirror
 sys.modules["bridge.mirroring.loop"] = module
 from bridge.cli.main import main
-sys.argv = ["ducklake-bridge", "mirror", "iceberg:/w", "ducklake:l"]
+sys.argv = ["ducklake-bridge", "mirror", "iceberg:/w", "ducklake:l", "--log-format", "json"]
 main()
 """
 
@@ -436,8 +448,9 @@ def test_the_first_signal_asks_and_the_second_ends(number: int) -> None:
         process = subprocess.Popen([sys.executable, "-c", script], stderr=subprocess.PIPE, text=True, cwd=ROOT)
         assert process.stderr is not None and process.stderr.readline() == "waiting\n"
         process.send_signal(number)
-        said = [process.stderr.readline(), process.stderr.readline()]
-        assert sorted(said) == ["asked\n", "stopping when the commit in hand is done; once more stops at once\n"]
+        asked, stopping = sorted((process.stderr.readline(), process.stderr.readline()))
+        assert asked == "asked\n"
+        assert json.loads(stopping)["message"] == "stopping when the commit in hand is done; once more stops at once"
         if stuck:
             process.send_signal(number)
         process.communicate(timeout=20)

@@ -16,7 +16,7 @@ from bridge.errors import UsageError
 from bridge.locators import parse_locator
 from bridge.mirroring.pair import Pair
 from bridge.model.secrets import names_secret, shown
-from bridge.registry import check_settings
+from bridge.registry import check_settings, takes_settings
 
 __all__ = ["RUN", "Config", "read_config"]
 
@@ -101,12 +101,16 @@ class _Reader:
             self._faults.add(node.mark, "name: up to 100 printable characters are wanted")
         source, target = (self._locator(node, key) for key in ("source", "target"))
         for role, locator in (("source", source), ("target", target)):
+            stated = node.get(f"{role}-options")
+            if not locator or takes_settings(role, parse_locator(locator)):
+                continue
+            if stated is None:
+                given[f"{role}_options"] = ()  # those of the defaults are for the pairs that take them
+                continue
             try:
-                if locator:
-                    check_settings(role, parse_locator(locator), given[f"{role}_options"])
+                check_settings(role, parse_locator(locator), given[f"{role}_options"])
             except UsageError as error:
-                place = node.get(f"{role}-options") or node.get(role) or node
-                self._faults.add(place.mark, f"{role}-options: {error.message}", error.hint)
+                self._faults.add(stated.mark, f"{role}-options: {error.message}", error.hint)
         if not source or not target:
             return None
         interval, on_drop = given.pop("interval"), given.pop("on_drop")

@@ -14,6 +14,8 @@ from bridge.cli.options import asking, following, interval, option, options_of
 from bridge.errors import BridgeError, Unreachable, UsageError
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from bridge.cli.secrets import Hidden
     from bridge.mirroring.pair import Pair, Round
 
@@ -141,17 +143,18 @@ def _follow(pairs: tuple[Pair, ...], once: bool, run: dict[str, Any], hidden: Hi
             try:
                 metrics.told(each)
             except Unreachable as error:  # a full disk there is no reason to fall behind
-                render.say(told.line({"level": "error", "message": error.message}, run["log_format"], hidden.blot))
+                render.say(told.remark("error", error.message, run["log_format"], hidden.blot))
 
+    stop = _until_stopped(lambda said: told.remark("info", said, run["log_format"], hidden.blot))
     try:
-        code: int = follow(pairs, once=once, jobs=run["jobs"], stop=_until_stopped(), told=tell, progress=Silent())
+        code: int = follow(pairs, once=once, jobs=run["jobs"], stop=stop, told=tell, progress=Silent())
     except BridgeError as error:
         error.message, error.hint = hidden.blot(error.message), hidden.blot(error.hint)
         raise
     return code
 
 
-def _until_stopped() -> threading.Event:
+def _until_stopped(line: Callable[[str], str]) -> threading.Event:
     """Set by the first SIGTERM or SIGINT; the second ends the process where it stands, which harms nothing: what is
     not committed is taken up or cleaned away by the next run."""
     import contextlib
@@ -164,7 +167,7 @@ def _until_stopped() -> threading.Event:
             os._exit(130)
         stop.set()
         with contextlib.suppress(OSError):  # past Python's own buffers, which the signal may have found in use
-            os.write(2, b"stopping when the commit in hand is done; once more stops at once\n")
+            os.write(2, f"{line('stopping when the commit in hand is done; once more stops at once')}\n".encode())
 
     for each in (signal.SIGINT, signal.SIGTERM):
         signal.signal(each, asked)

@@ -71,7 +71,7 @@ def status_text(found: Sequence[TableStatus]) -> list[str]:
     """A status for people."""
     lines = [] if found else ["nothing to follow for now: the source has no table that is asked for"]
     for each in found:
-        name = str(each.source) if each.source == each.target else f"{each.source} -> {each.target}"
+        name = str(each.source) if str(each.source) == str(each.target) else f"{each.source} -> {each.target}"
         lines.append(f"{name}: {each.standing.value}{_lag(each)}" + (f": {each.message}" if each.message else ""))
         if each.hint:
             lines.append(f"  hint: {each.hint}")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import time
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -14,7 +15,7 @@ from bridge.mirroring.expiry import Expiring
 from bridge.mirroring.pair import TROUBLE, Round, State, TableOutcome
 from bridge.model.findings import Finding
 
-__all__ = ["kept", "line", "lines"]
+__all__ = ["kept", "lines", "remark"]
 
 _PLAIN = re.compile(r"[^\s\"'=\\]+")
 
@@ -54,7 +55,7 @@ def lines(
     ]
     if told.error is not None:
         found.append({**start, **_kept_from(told.error, first)})
-    return [line(each, form, blot) for each in found]
+    return [_line(each, form, blot) for each in found]
 
 
 def _kept_from(error: BridgeError, first: bool) -> dict[str, Any]:
@@ -93,7 +94,7 @@ def _danger(each: Expiring) -> dict[str, Any]:
 
 def _facts(each: TableOutcome) -> dict[str, Any]:
     facts: dict[str, Any] = {"table": str(each.source)}
-    if each.target != each.source:
+    if str(each.target) != str(each.source):
         facts["target"] = str(each.target)
     facts["state"] = each.state.value
     if each.state is State.APPLIED:
@@ -111,7 +112,12 @@ def _time(seconds: float) -> str:
     return datetime.fromtimestamp(seconds, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
-def line(facts: Mapping[str, Any], form: str, blot: Callable[[str], str]) -> str:
+def remark(level: str, message: str, form: str, blot: Callable[[str], str]) -> str:
+    """A line about the run itself."""
+    return _line({"time": _time(time.time()), "level": level, "message": message}, form, blot)
+
+
+def _line(facts: Mapping[str, Any], form: str, blot: Callable[[str], str]) -> str:
     """Facts as one line, without secrets."""
     shown = {key: blot(value) if isinstance(value, str) else value for key, value in facts.items()}
     if form == "json":
