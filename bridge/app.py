@@ -238,9 +238,8 @@ def _without(made: Plan, error: BridgeError, lake: Target) -> Plan:
     the target does not answer for another table either."""
     failed = next((each for each in made.writes if str(each.target) == error.table), None)
     others = [each.target for each in made.tables if each is not failed and each.action is not Action.BLOCKED]
-    if failed is None or not others or error.passes_by_itself or isinstance(error, UsageError):
-        raise error
-    if not _answers(lake, others):
+    lasts = not error.passes_by_itself and not isinstance(error, UsageError)
+    if failed is None or not others or not lasts or not _answers(lake, others):
         raise error
     return replace(made, tables=tuple(stopped(each, error) if each is failed else each for each in made.tables))
 

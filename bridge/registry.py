@@ -12,7 +12,6 @@ from bridge.model.options import Options
 from bridge.ports import Holder, Lake, RowEngine, Source, Target
 
 __all__ = [
-    "check_settings",
     "engine",
     "extensions",
     "open_engine",
@@ -21,7 +20,7 @@ __all__ = [
     "open_source",
     "open_target",
     "readers",
-    "takes_settings",
+    "settings_fault",
     "type_choices",
 ]
 
@@ -75,36 +74,34 @@ def _named(entry: str, what: str) -> Any:
         ) from error
 
 
+def settings_fault(role: str, locator: Locator, settings: Sequence[tuple[str, str]]) -> UsageError | None:
+    """What is wrong with settings of a source or target (`role`): that it takes none."""
+    if not settings or locator.format in {each.partition(":")[0] for each in _CONFIGURED[role]}:
+        return None
+    return UsageError(f"--{role}-option is for {' and '.join(_CONFIGURED[role])}", hint="leave it out")
+
+
+def _opened(entries: dict[str, str], locator: Locator, role: str, options: Options) -> Any:
+    found = _load(entries, locator, role)
+    fault = settings_fault(role, locator, options.source_options if role == "source" else options.target_options)
+    if fault is not None:
+        raise fault
+    return found(locator.rest, options)
+
+
 def open_source(locator: Locator, options: Options) -> Source:
     """The source behind a locator."""
-    opened = _load(_SOURCES, locator, "source")
-    check_settings("source", locator, options.source_options)
-    return cast(Source, opened(locator.rest, options))
-
-
-def takes_settings(role: str, locator: Locator) -> bool:
-    """Whether there are settings for a source or target (`role`)."""
-    return locator.format in {each.partition(":")[0] for each in _CONFIGURED[role]}
-
-
-def check_settings(role: str, locator: Locator, settings: Sequence[tuple[str, str]]) -> None:
-    """UsageError when there are settings for a source or target (`role`) that takes none."""
-    if settings and not takes_settings(role, locator):
-        raise UsageError(f"--{role}-option is for {' and '.join(_CONFIGURED[role])}", hint="leave it out")
+    return cast(Source, _opened(_SOURCES, locator, "source", options))
 
 
 def open_target(locator: Locator, options: Options) -> Target:
     """The target behind a locator."""
-    opened = _load(_TARGETS, locator, "target")
-    check_settings("target", locator, options.target_options)
-    return cast(Target, opened(locator.rest, options))
+    return cast(Target, _opened(_TARGETS, locator, "target", options))
 
 
 def open_holder(locator: Locator, options: Options) -> Holder:
     """The tables of ours behind a locator, for releasing and adopting them."""
-    opened = _load(_HOLDERS, locator, "target")
-    check_settings("target", locator, options.target_options)
-    return cast(Holder, opened(locator.rest, options))
+    return cast(Holder, _opened(_HOLDERS, locator, "target", options))
 
 
 def open_lake(locator: Locator, options: Options) -> Lake:

@@ -16,7 +16,7 @@ from bridge.errors import UsageError
 from bridge.locators import parse_locator
 from bridge.mirroring.pair import Pair
 from bridge.model.secrets import names_secret, shown
-from bridge.registry import check_settings, takes_settings
+from bridge.registry import settings_fault
 
 __all__ = ["RUN", "Config", "read_config"]
 
@@ -102,15 +102,11 @@ class _Reader:
         source, target = (self._locator(node, key) for key in ("source", "target"))
         for role, locator in (("source", source), ("target", target)):
             stated = node.get(f"{role}-options")
-            if not locator or takes_settings(role, parse_locator(locator)):
-                continue
-            if stated is None:
+            fault = settings_fault(role, parse_locator(locator), given[f"{role}_options"]) if locator else None
+            if fault is not None and stated is not None:
+                self._faults.add(stated.mark, f"{role}-options: {fault.message}", fault.hint)
+            elif fault is not None:
                 given[f"{role}_options"] = ()  # those of the defaults are for the pairs that take them
-                continue
-            try:
-                check_settings(role, parse_locator(locator), given[f"{role}_options"])
-            except UsageError as error:
-                self._faults.add(stated.mark, f"{role}-options: {error.message}", error.hint)
         if not source or not target:
             return None
         interval, on_drop = given.pop("interval"), given.pop("on_drop")

@@ -13,7 +13,6 @@ from typing import Any
 from bridge.errors import BridgeError, Conflict
 from bridge.mirroring.expiry import Expiring
 from bridge.mirroring.pair import TROUBLE, Round, State, TableOutcome
-from bridge.model.findings import Finding
 
 __all__ = ["kept", "lines", "remark"]
 
@@ -44,7 +43,14 @@ def lines(
         if each.expiring is not None and _mark(each) != known.get(each.source)
     ]
     found += [
-        {**start, "level": "error", "state": "unreachable", "namespace": each.subject, **_why(each)}
+        {
+            **start,
+            "level": "error",
+            "state": "unreachable",
+            "namespace": each.subject,
+            "message": each.detail,
+            "hint": each.hint,
+        }
         for each in told.unlisted
         if each not in last_unlisted
     ]
@@ -82,10 +88,6 @@ def kept(told: Round, before: Round | None) -> Round:
 def _mark(each: TableOutcome) -> tuple[str, str] | None:
     """What has to change before a warning is said again: how near it is, or where it begins."""
     return None if each.expiring is None else (each.expiring.danger.value, each.expiring.first)
-
-
-def _why(each: Finding) -> dict[str, Any]:
-    return {"message": each.detail, "hint": each.hint}
 
 
 def _danger(each: Expiring) -> dict[str, Any]:

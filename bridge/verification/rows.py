@@ -5,12 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from bridge.errors import BridgeError
+from bridge.model.sample import sample
 from bridge.model.table import TableName
 from bridge.ports import Check, ProgressSink, SourceTable, Target
 
 __all__ = ["check_rows"]
-
-_CHECKED = 5
 
 
 def check_rows(
@@ -19,8 +18,7 @@ def check_rows(
     """The current rows, then those at the oldest, the newest and a few commits between of what the target holds."""
     held = target.holds(name)
     commits = [commit for commit in source.table.commits[first:] if commit.id in held]
-    step = max(1, (len(commits) - 1) // (_CHECKED - 1)) if commits else 1
-    for commit in ["", *dict.fromkeys(each.id for each in (*commits[::step], *commits[-1:]))]:
+    for commit in ["", *dict.fromkeys(each.id for each in sample(commits))]:
         progress.step(f"{name}: comparing rows {'at ' + commit if commit else 'now'}")
         try:
             yield target.compare(name, commit, source.rows(commit))

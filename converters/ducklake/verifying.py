@@ -9,6 +9,7 @@ import numpy as np
 from bridge.errors import BridgeError
 from bridge.model.files import live_rows
 from bridge.model.objects import Macro, ObjectKind, View
+from bridge.model.sample import sample
 from bridge.model.table import TableName
 from bridge.ports import Check, ObjectWrite, Rows, TableWrite
 from converters.ducklake.catalog import reads
@@ -22,7 +23,6 @@ from converters.ducklake.types import duckdb_type
 
 __all__ = ["compare", "verify", "verify_objects"]
 
-_CHECKED_SNAPSHOTS = 5
 _Question = tuple[str, str, list[list[str | None]] | None]
 """What it is about, the query, and the rows that are right; None where any are."""
 
@@ -125,9 +125,7 @@ def _questions(
     questions.append((f"{name}: rows now", f"SELECT count(*) FROM {at}", [[str(live[newest] if newest >= 0 else 0)]]))
     if not read_files:
         return questions
-    indexes = sorted(snapshots)
-    step = max(1, (len(indexes) - 1) // (_CHECKED_SNAPSHOTS - 1)) if indexes else 1
-    for index in sorted({*indexes[::step], *indexes[-1:]}):
+    for index in sample(sorted(snapshots)):
         questions.append(
             (
                 f"{name}: rows at snapshot {snapshots[index].snapshot}",

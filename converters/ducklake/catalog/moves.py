@@ -8,7 +8,7 @@ from time import time_ns
 
 import sqlalchemy as sa
 
-from bridge.errors import Conflict, Overtaken
+from bridge.errors import Conflict
 from bridge.model.table import TableName
 from bridge.ports import Move
 from converters.ducklake.catalog import reads
@@ -109,7 +109,7 @@ def _ours(session: Session, name: TableName, source: Mapping[str, str]) -> reads
     held = reads.table_called(session, name)
     mark = None if held is None else reads.bookmark(session, held.id)
     if held is None or mark is None or not mark.is_of(source):  # another mirror was first, the name is another's now
-        raise Overtaken(f"{name} is gone from {session.place.path} since it was looked at", hint="run it again")
+        raise reads.gone(session, name)
     if mark.changed_by and not mark.maintained:
         raise Conflict(
             f"{name} was changed in the lake ({mark.changed_by}), and renamed or dropped at the source",

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 
 import sqlalchemy as sa
 
-from bridge.errors import Blocked
+from bridge.errors import Blocked, Overtaken
 from bridge.model.table import TableName
 from bridge.ports import Bookmark
 from converters.ducklake.catalog.session import Session
@@ -35,6 +35,7 @@ __all__ = [
     "ended_tables",
     "file_count",
     "file_paths",
+    "gone",
     "has_foreign_absolute",
     "head",
     "live_files",
@@ -209,6 +210,11 @@ def live_tables(session: Session) -> list[LakeTable]:
 def table_called(session: Session, name: TableName) -> LakeTable | None:
     """The live table of a name, whatever its case; a view is none."""
     return next((each for each in live_tables(session) if each.id >= 0 and each.is_called(name)), None)
+
+
+def gone(session: Session, name: TableName) -> Overtaken:
+    """That a table which was looked at is not there any more."""
+    return Overtaken(f"{name} is gone from {session.place.path} since it was looked at", hint="run it again")
 
 
 def bookmark(session: Session, table_id: int) -> Bookmark | None:

@@ -12,7 +12,6 @@ import polars as pl
 import pyarrow as pa
 import sqlalchemy as sa
 
-from bridge.errors import Overtaken
 from bridge.model.files import Measures, Standing, StatsBatch
 from bridge.model.table import TableName
 from bridge.model.types import ColumnType, FieldId
@@ -62,7 +61,7 @@ class HeldTable:
     def _id(self, opened: Session) -> int:
         held = reads.table_called(opened, self.name)
         if held is None:
-            raise Overtaken(f"{self.name} is gone from {self.place.path} since it was looked at", hint="run it again")
+            raise reads.gone(opened, self.name)
         return held.id
 
 

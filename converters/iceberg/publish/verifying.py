@@ -14,6 +14,7 @@ from contextlib import suppress
 from bridge.errors import BridgeError
 from bridge.model.files import live_rows
 from bridge.model.paths import PathMap
+from bridge.model.sample import sample
 from bridge.model.table import TableName
 from bridge.ports import Check, Rows, TableWrite
 from converters import storage
@@ -24,8 +25,6 @@ from converters.iceberg.scanner import IcebergRows
 from converters.iceberg.warehouse import VERIFIED, Held, Home, document
 
 __all__ = ["compare", "note_verified", "verify", "verify_again"]
-
-_CHECKED_SNAPSHOTS = 5
 
 
 def verify(home: Home, writes: Sequence[TableWrite], read_files: bool) -> list[Check]:
@@ -61,11 +60,10 @@ def verify(home: Home, writes: Sequence[TableWrite], read_files: bool) -> list[C
             live = live - live[since] + _counted(held, kept[write.table.commits[since].id])
         if since is not None:
             places = [each for each in places if since < each < len(write.table.commits) - 1]
-        step = max(1, (len(places) - 1) // (_CHECKED_SNAPSHOTS - 1)) if places else 1
         asked.append({"metadata": held.path, "snapshot": None, "listed": since is not None})
         newest = int(live[len(write.table.commits) - 1]) if write.table.commits else 0
         expected.append((f"{write.name}: rows now", newest, columns))
-        for place in sorted({*places[::step], *places[-1:]}) if read_files else ():
+        for place in sample(places) if read_files else ():
             snapshot = kept[write.table.commits[place].id]
             asked.append({"metadata": held.path, "snapshot": snapshot, "listed": since is not None})
             expected.append((f"{write.name}: rows at snapshot {snapshot}", int(live[place]), columns))
